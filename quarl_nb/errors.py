@@ -1,0 +1,32 @@
+"""User-facing errors: one clear line that names the thing and what is allowed."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class QuarlError(Exception):
+    """A user-facing mistake or bad input; `str()` is one clear line.
+
+    The command line prints it as `error: <line>` and exits with status 2.
+    """
+
+
+def check_choice(what: str, value: str, allowed: Iterable[str]) -> str:
+    """Return `value` if it is one of `allowed`, else raise a QuarlError that helps.
+
+    Args:
+        what: what the value is, as the user would call it ("environment").
+        value: the value given.
+        allowed: the values accepted, in the order they are to be listed.
+
+    Raises:
+        QuarlError: names the value, the nearest allowed one if any is near, and all allowed ones.
+    """
+    names = list(allowed)
+    if value in names:
+        return value
+    near = difflib.get_close_matches(str(value), names, n=1)
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    raise QuarlError(f"unknown {what} {value!r}; {hint}allowed: {', '.join(names) or 'none'}")

@@ -1,0 +1,104 @@
+"""Where a record came from: code, packages and machine; never a host, a user or a path."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import quarl_nb
+
+PACKAGES = (
+    "torch", "numpy", "stable-baselines3", "sb3-contrib", "gymnasium", "ale-py", "mujoco",
+    "dm-control", "shimmy", "onnx", "onnxruntime", "safetensors", "pandas", "scipy",
+)  # fmt: skip
+
+
+def utc_now() -> str:
+    """The time now, UTC, ISO 8601 to the second."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def collect(code: Path | None = None) -> dict[str, Any]:
+    """The provenance of work done in this process from now on.
+
+    Args:
+        code: the source folder whose git state counts, by default this package's.
+
+    Returns:
+        git_commit, dirty (both None outside git), packages {name: version}, cpu, cores (usable
+        by this process), gpu (None without one), os, python, start_time.
+    """
+    commit, dirty = git_state(code or Path(__file__).parent)
+    return {
+        "git_commit": commit,
+        "dirty": dirty,
+        "packages": package_versions(),
+        "cpu": cpu_model(),
+        "cores": usable_cores(),
+        "gpu": gpu_name(),
+        "os": f"{platform.system()} {platform.release()}",
+        "python": platform.python_version(),
+        "start_time": utc_now(),
+    }
+
+
+def git_state(code: Path) -> tuple[str | None, bool | None]:
+    """(commit, whether files under `code` differ from it); (None, None) where git has no answer.
+
+    Only the code counts: a run writes records into the same repository.
+    """
+    tracked = _output("git", "-C", str(code), "ls-files", "--", ".")
+    commit = _output("git", "-C", str(code), "rev-parse", "--verify", "HEAD")
+    if not tracked or commit is None:
+        return None, None
+    status = _output("git", "-C", str(code), "status", "--porcelain", "--", ".")
+    return commit, bool(status)
+
+
+def package_versions() -> dict[str, str]:
+    """Versions of this package and of the installed ones among PACKAGES; imports none of them."""
+    versions = {"quarl_nb": quarl_nb.__version__}
+    for name in PACKAGES:
+        try:
+            versions[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return versions
+
+
+def cpu_model() -> str | None:
+    """The processor's name as the system gives it, None where it gives none."""
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith(("model name", "Model\t")):
+                return line.split(":", 1)[1].strip()
+    except OSError:
+        return _output("sysctl", "-n", "machdep.cpu.brand_string") or platform.processor() or None
+    return platform.processor() or None
+
+
+def usable_cores() -> int:
+    """Cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def gpu_name() -> str | None:
+    """Name of the first NVIDIA GPU, None without one."""
+    names = _output("nvidia-smi", "--query-gpu=name", "--format=csv,noheader")
+    return names.splitlines()[0].strip() if names else None
+
+
+def _output(*command: str) -> str | None:
+    """Standard output of a command, None if it is missing, fails or takes over ten seconds."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()

@@ -1,0 +1,93 @@
+"""FakeQuantize: a module that watches ranges and rounds to the levels of a format, in float32."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from quarl_nb.errors import QuarlError
+from quarl_nb.quant.affine import QParams, fake_quantize, quant_range
+from quarl_nb.quant.observer import ResizingModule, make_observer
+from quarl_nb.quant.qconfig import PerChannel, PerGroup, QConfig
+
+
+def to_groups(weight: Tensor, size: int) -> Tensor:
+    """[out * groups, size] of a weight [out, ...]; a short last group is padded with zeros.
+
+    Zeros change neither a range, which always holds zero, nor the squared error.
+    """
+    rows = weight.flatten(1)
+    return F.pad(rows, (0, -rows.shape[1] % size)).reshape(-1, size)
+
+
+def from_groups(groups: Tensor, shape: torch.Size) -> Tensor:
+    """Undo `to_groups`: a tensor of `shape`."""
+    return groups.reshape(shape[0], -1)[:, : shape[1:].numel()].reshape(shape)
+
+
+class FakeQuantize(ResizingModule):
+    """Quantize-dequantize with monitored ranges; the gradient is straight through, with clipping.
+
+    While `observing`, every input updates the range; while `enabled`, the output is quantized.
+    Calibration: `enabled = False`, run data, `freeze()`. Quantization-aware training: both on; for
+    a quant delay start with `enabled = False`.
+
+    Args:
+        config: the format, granularity and observer.
+        max_samples: see `SamplingObserver`; None for weights.
+    """
+
+    scale: Tensor
+    zero_point: Tensor
+
+    def __init__(self, config: QConfig, max_samples: int | None = 2**18) -> None:
+        super().__init__()
+        self.config = config
+        if isinstance(config.granularity, PerChannel):
+            self.axis: int | None = config.granularity.axis
+        else:
+            self.axis = 0 if isinstance(config.granularity, PerGroup) else None
+        self.observer = make_observer(
+            config.observer, config.bits, config.symmetric, self.axis, max_samples
+        )
+        self.observing, self.enabled = True, True
+        self.register_buffer("scale", torch.empty(0))
+        self.register_buffer("zero_point", torch.empty(0, dtype=torch.int32))
+
+    @property
+    def qparams(self) -> QParams:
+        """The scale and zero point in use.
+
+        Raises:
+            QuarlError: no range has been observed.
+        """
+        if self.scale.numel() == 0:
+            raise QuarlError("no range: the quantizer has not seen any tensor; run calibration")
+        lo, hi = quant_range(self.config.bits, self.config.symmetric)
+        return QParams(self.scale, self.zero_point, lo, hi, self.axis)
+
+    def update(self) -> None:
+        """Take scale and zero point from what the observer has seen."""
+        qparams = self.observer.qparams()
+        self.scale, self.zero_point = qparams.scale, qparams.zero_point
+
+    def freeze(self) -> None:
+        """End calibration: fix the range seen so far and quantize from now on."""
+        self.update()
+        self.observing, self.enabled = False, True
+
+    def forward(self, x: Tensor) -> Tensor:
+        """`x` on the levels of the format, same shape (`x` itself while not `enabled`)."""
+        if isinstance(self.config.granularity, PerGroup):
+            return from_groups(self._forward(to_groups(x, self.config.granularity.size)), x.shape)
+        return self._forward(x)
+
+    def _forward(self, x: Tensor) -> Tensor:
+        if self.observing:
+            self.observer(x)
+        if not self.enabled:
+            return x
+        if self.observing:
+            self.update()
+        return fake_quantize(x, self.qparams)

@@ -1,0 +1,1 @@
+"""Records -> statistics, verdicts, tables, figures. Knows records, pandas and matplotlib, no torch."""

@@ -1,0 +1,121 @@
+"""Every claim of the seed documents and its verdict from the records."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from quarl_nb.errors import QuarlError, check_choice
+from quarl_nb.paths import project_root
+from quarl_nb.report import rules, sweet_spots
+from quarl_nb.report.rules import NOT_MEASURED, Finding, Rule
+
+RULES: Mapping[str, Rule] = {
+    rule.__name__: rule
+    for rule in (
+        rules.similar_rewards,
+        rules.no_loss,
+        rules.hardness_differs,
+        rules.wider_weights_lose_more,
+        sweet_spots.sweet_spot_exists,
+        sweet_spots.fewer_bits_beat_more,
+        sweet_spots.sweet_spots_differ,
+    )
+}
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One published sentence and what decides whether it holds.
+
+    Args:
+        sentence: quoted.
+        source: seed document and place; `also` lists those that repeat it.
+        metric: what is measured.
+        decision: the rule in words.
+        study: whose records decide.
+        rule: name in `RULES`, "" while the study does not exist.
+        arguments: keyword arguments of the rule.
+
+    Raises:
+        QuarlError: unknown rule.
+    """
+
+    id: str
+    sentence: str
+    source: str
+    metric: str
+    decision: str
+    study: str
+    rule: str = ""
+    also: tuple[str, ...] = ()
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.rule:
+            check_choice(f"rule of claim {self.id!r}", self.rule, RULES)
+
+
+def load_claims(path: Path | None = None) -> list[Claim]:
+    """The claims of data/paper/claims.toml, in its order.
+
+    Raises:
+        QuarlError: the file cannot be read, a field is unknown, or an id appears twice.
+    """
+    path = path or project_root() / "data" / "paper" / "claims.toml"
+    try:
+        entries = tomllib.loads(path.read_text(encoding="utf-8"))["claim"]
+        claims = [Claim(**{**entry, "also": tuple(entry.get("also", ()))}) for entry in entries]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise QuarlError(f"claims '{path}' cannot be read: {error}") from error
+    ids = [claim.id for claim in claims]
+    twice = sorted({name for name in ids if ids.count(name) > 1})
+    if twice:
+        raise QuarlError(f"claims '{path}' name twice: {', '.join(twice)}")
+    return claims
+
+
+def judge(claim: Claim, records: pd.DataFrame) -> Finding:
+    """The verdict of one claim over the records of its study (an empty frame: not measured)."""
+    if not claim.rule or records.empty:
+        return NOT_MEASURED
+    return RULES[claim.rule](records, **claim.arguments)
+
+
+def verdicts(
+    frame_of: Callable[[str], pd.DataFrame], claims: Iterable[Claim] | None = None
+) -> pd.DataFrame:
+    """Every claim with its verdict.
+
+    Args:
+        frame_of: records of a study by name, e.g. `store.frame`; an empty frame if it has none.
+
+    Returns:
+        One row a claim: id, verdict, measured (words), value, low, high, keys (tuple of record
+        keys), profile, sentence, source, also, metric, decision, rule, study.
+    """
+    frames: dict[str, pd.DataFrame] = {}
+    rows = []
+    for claim in load_claims() if claims is None else claims:
+        if claim.study not in frames:
+            frames[claim.study] = frame_of(claim.study)
+        records = frames[claim.study]
+        found = judge(claim, records)
+        interval = found.interval
+        rows.append({
+            "id": claim.id, "verdict": found.verdict, "measured": found.measured,
+            "value": interval.value if interval else None,
+            "low": interval.low if interval else None,
+            "high": interval.high if interval else None,
+            "keys": found.keys,
+            "profile": records["profile"].iloc[0] if found.keys and "profile" in records else "",
+            "sentence": claim.sentence, "source": claim.source, "also": "; ".join(claim.also),
+            "metric": claim.metric, "decision": claim.decision, "rule": claim.rule,
+            "study": claim.study,
+        })
+    return pd.DataFrame(rows)

@@ -1,0 +1,127 @@
+"""PTQ records -> one row a quantized policy: what it loses against fp32 over the same episodes."""
+
+from __future__ import annotations
+
+import re
+import zlib
+
+import numpy as np
+import pandas as pd
+
+from quarl_nb.errors import QuarlError
+from quarl_nb.report.stats import (
+    RESAMPLES,
+    Floats,
+    bootstrap_weights,
+    percentile_interval,
+    relative_loss,
+)
+
+REFERENCE = "fp32"
+PUBLIC = "public/"
+_WIDTH = re.compile(r"(?:affine|legacy)(\d+)$")
+
+
+def bits_of(precision: str) -> int | None:
+    """Simulated width of `affineN` and `legacyN`; None for formats (fp16, int8, ...)."""
+    found = _WIDTH.match(precision)
+    return int(found.group(1)) if found else None
+
+
+def paired_losses(records: pd.DataFrame, resamples: int = RESAMPLES) -> pd.DataFrame:
+    """Loss of every quantized policy against its own fp32 over common episode seeds.
+
+    A policy's bootstrap generator is seeded by its name, so that its intervals do not depend on
+    which other policies there are; all its precisions share the draws, which keeps them paired.
+
+    Args:
+        records: `ResultStore.frame("ptq")`: key, algo, env_id, policy, seed, precision, ranges,
+            returns (list), and `budget.first_seed` where known.
+
+    Returns:
+        One row a record that has an fp32 partner: algo, env_id, policy, public, seed, precision,
+        bits, ranges, episodes, mean, mean_low, mean_high (95 %), reference (mean fp32 return),
+        loss, loss_low, loss_high (95 %, fractions of |reference|, positive is worse), tost_low,
+        tost_high (90 %), p_no_loss, p_loss, p_equivalent, keys (the two records).
+
+    Raises:
+        QuarlError: returns are missing or two precisions ran on different episode seeds.
+    """
+    if records.empty:
+        return pd.DataFrame()
+    records = records.assign(ranges=records.get("ranges", "minmax"))
+    records["ranges"] = records["ranges"].fillna("minmax")
+    rows: list[dict[str, object]] = []
+    for (policy, seed), group in records.groupby(["policy", "seed"], dropna=False, sort=True):
+        reference = group[group["precision"] == REFERENCE]
+        if len(reference):
+            rows += _policy_rows(f"{policy}/{seed}", reference.iloc[0], group, resamples)
+    return pd.DataFrame(rows)
+
+
+def _policy_rows(
+    name: str, reference: pd.Series, group: pd.DataFrame, resamples: int
+) -> list[dict[str, object]]:
+    generator = np.random.default_rng(zlib.crc32(name.encode()))
+    base = returns_of(reference)
+    weights = bootstrap_weights(len(base), generator, resamples)
+    rows = []
+    for _, record in group.iterrows():
+        treatment = returns_of(record)
+        n = min(len(base), len(treatment))
+        _check_seeds(reference, record)
+        drawn = weights if n == len(base) else bootstrap_weights(n, generator, resamples)
+        rows.append(_row(reference, record, base[:n], treatment[:n], drawn))
+    return rows
+
+
+def _row(
+    reference: pd.Series, record: pd.Series, base: Floats, treatment: Floats, weights: Floats
+) -> dict[str, object]:
+    mean = percentile_interval(float(treatment.mean()), weights @ treatment)
+    row: dict[str, object] = {
+        "algo": str(record["algo"]).lower(),
+        "env_id": record["env_id"],
+        "policy": record["policy"],
+        "public": str(record["policy"]).startswith(PUBLIC),
+        "seed": record["seed"],
+        "precision": record["precision"],
+        "bits": bits_of(str(record["precision"])),
+        "ranges": record["ranges"],
+        "episodes": len(treatment),
+        "mean": mean.value, "mean_low": mean.low, "mean_high": mean.high,
+        "reference": float(base.mean()),
+        "keys": tuple(dict.fromkeys([str(reference["key"]), str(record["key"])])),
+    }
+    if base.mean() == 0:
+        # No relative loss exists: the row stays, undecided.
+        undefined = ("loss", "loss_low", "loss_high", "tost_low", "tost_high")
+        p_values = dict.fromkeys(("p_no_loss", "p_loss", "p_equivalent"), 1.0)
+        return row | dict.fromkeys(undefined, float("nan")) | p_values
+    loss = relative_loss(base, treatment, weights)
+    return row | {
+        "loss": loss.interval.value, "loss_low": loss.interval.low,
+        "loss_high": loss.interval.high, "tost_low": loss.tost.low, "tost_high": loss.tost.high,
+        "p_no_loss": loss.p_no_loss, "p_loss": loss.p_loss, "p_equivalent": loss.p_equivalent,
+    }
+
+
+def returns_of(record: pd.Series) -> Floats:
+    """Every episode's return of one record, shape [episodes].
+
+    Raises:
+        QuarlError: none, or one that is not a number.
+    """
+    values = np.asarray(record["returns"], float)
+    if values.ndim != 1 or not len(values) or not np.isfinite(values).all():
+        raise QuarlError(f"record {str(record['key'])[:12]} has no finite returns")
+    return values
+
+
+def _check_seeds(reference: pd.Series, record: pd.Series) -> None:
+    column = "budget.first_seed"
+    if column in record and record[column] != reference[column]:
+        raise QuarlError(
+            f"{record['policy']}: {record['precision']} ran on episode seeds from "
+            f"{record[column]}, fp32 from {reference[column]}; run both on the same"
+        )

@@ -1,0 +1,92 @@
+"""The published numbers (data/paper/*.csv) and the environments that they were measured in."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pandas as pd
+
+from quarl_nb.errors import QuarlError, check_choice
+from quarl_nb.paths import project_root
+
+TABLES = tuple(f"table{number}" for number in range(2, 8))
+
+
+def published(name: str, folder: Path | None = None) -> pd.DataFrame:
+    """Table `name` of the ActorQ paper in tidy form: one row a number, with its `source`.
+
+    Columns `value` and `unit` in every table; `value` is numeric wherever the whole table is.
+
+    Raises:
+        QuarlError: no such table, or its file cannot be read.
+    """
+    check_choice("table", name, TABLES)
+    return _read(f"{name}.csv", folder)
+
+
+def environments(table: int | None = None, folder: Path | None = None) -> pd.DataFrame:
+    """What each environment name of the paper is today, and why.
+
+    Columns: table, name, env_id, same_reward_scale (bool: published and measured rewards
+    compare, else only relative losses do), reason.
+    """
+    rows = _read("environments.csv", folder)
+    rows["same_reward_scale"] = rows["same_reward_scale"] == "yes"
+    return rows if table is None else rows[rows["table"] == table].reset_index(drop=True)
+
+
+def published_ptq(folder: Path | None = None) -> pd.DataFrame:
+    """Table 4 with today's environment ids: environment, env_id, same_reward_scale, algo,
+    precision (fp32, fp16, int8), value (mean reward), source."""
+    names = environments(4, folder).drop(columns=["table", "reason"])
+    rows = published("table4", folder).merge(
+        names, left_on="environment", right_on="name", how="left", validate="many_to_one"
+    )
+    return rows.drop(columns=["name", "unit"])
+
+
+def speedups(folder: Path | None = None) -> pd.DataFrame:
+    """Table 2's speed-ups beside the ratio of its own times.
+
+    Columns: task, precision, fp32_s, time_s, published, ratio = fp32_s / time_s, and agreement:
+    "rounded" (the ratio rounds to the published decimals), "truncated" (it only truncates to
+    them) or "neither".
+    """
+    rows = published("table2", folder)
+    wide = rows.pivot(index="task", columns=["quantity", "precision"], values="value")
+    parts = [
+        pd.DataFrame({
+            "precision": precision,
+            "fp32_s": wide["time_to_reward"]["fp32"],
+            "time_s": wide["time_to_reward"][precision],
+            "published": wide["speedup"][precision],
+        })
+        for precision in ("fp16", "int8")
+    ]
+    found = pd.concat(parts).reset_index()
+    found["ratio"] = found["fp32_s"] / found["time_s"]
+    found["agreement"] = [
+        _agreement(ratio, shown)
+        for ratio, shown in zip(found["ratio"], found["published"], strict=True)
+    ]
+    return found
+
+
+def _agreement(ratio: float, shown: float) -> str:
+    if round(ratio, 2) == shown:
+        return "rounded"
+    return "truncated" if math.floor(ratio * 100) / 100 == shown else "neither"
+
+
+def _read(name: str, folder: Path | None) -> pd.DataFrame:
+    path = (folder or project_root() / "data" / "paper") / name
+    try:
+        rows = pd.read_csv(path, keep_default_na=False, dtype={"value": str})
+    except (OSError, pd.errors.ParserError) as error:
+        raise QuarlError(f"published numbers '{path}' cannot be read: {error}") from error
+    if "value" in rows:
+        numbers = pd.to_numeric(rows["value"], errors="coerce")
+        if numbers.notna().all():
+            rows["value"] = numbers
+    return rows

@@ -1,0 +1,186 @@
+"""The rules that decide verdicts: each a pure function of a records frame, named in claims.toml."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import pandas as pd
+
+from quarl_nb.report.losses import paired_losses
+from quarl_nb.report.stats import ALPHA, Interval, holm
+
+Verdict = Literal["reproduced", "not reproduced", "inconclusive", "not measured"]
+# Fewer episodes than the Atari budget of the full profile decide nothing.
+MIN_EPISODES = 30
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A verdict, what was measured, its interval, and the keys of the records it rests on."""
+
+    verdict: Verdict
+    measured: str = ""
+    interval: Interval | None = None
+    keys: tuple[str, ...] = ()
+
+
+NOT_MEASURED = Finding("not measured")
+Rule = Callable[..., Finding]
+
+
+def similar_rewards(
+    records: pd.DataFrame, precisions: Sequence[str], algos: Sequence[str] = (),
+    env_ids: Sequence[str] = (), min_policies: int = 2,
+) -> Finding:
+    """Reproduced when every policy is equivalent to its fp32 (TOST, within 5 %).
+
+    Not reproduced when a policy loses more than 5 % after Holm's correction over policies.
+    """
+    return _every_policy(records, precisions, algos, env_ids, min_policies, "p_equivalent")
+
+
+def no_loss(
+    records: pd.DataFrame, precisions: Sequence[str], algos: Sequence[str] = (),
+    env_ids: Sequence[str] = (), min_policies: int = 2,
+) -> Finding:
+    """Reproduced when every policy is without loss (below 5 %) at one of `precisions` at least.
+
+    A policy that may choose among k precisions is tested at 5 %/k each (Bonferroni). Not
+    reproduced when a policy loses more than 5 % at all of them, Holm-corrected over policies.
+    """
+    return _every_policy(records, precisions, algos, env_ids, min_policies, "p_no_loss")
+
+
+def hardness_differs(
+    records: pd.DataFrame, precisions: Sequence[str], algos: Sequence[str] = (),
+    env_ids: Sequence[str] = (), min_policies: int = 2,
+) -> Finding:
+    """Reproduced when at the same precision one policy loses more than 5 % and another none.
+
+    Not reproduced when every policy is without loss, or every one loses. Holm over policies.
+    """
+    losses = select(paired_losses(records), precisions, algos, env_ids)
+    if losses.empty:
+        return NOT_MEASURED
+    hard = holm(losses["p_loss"].tolist()) <= ALPHA
+    easy = holm(losses["p_no_loss"].tolist()) <= ALPHA
+    text = f"{hard.sum()} of {len(losses)} policies lose more than 5 %, {easy.sum()} nothing"
+    worst = losses.loc[losses["loss"].idxmax()]
+    if _too_few(losses, min_policies):
+        verdict: Verdict = "inconclusive"
+    elif hard.any() and easy.any():
+        verdict = "reproduced"
+    elif hard.all() or easy.all():
+        verdict = "not reproduced"
+    else:
+        verdict = "inconclusive"
+    return Finding(verdict, f"{text}{_few_note(losses)}", _interval(worst), _keys(losses))
+
+
+def wider_weights_lose_more(
+    records: pd.DataFrame, precisions: Sequence[str], algos: Sequence[str] = (),
+    env_ids: Sequence[str] = (), width: str = "weight_range", min_policies: int = 8,
+    resamples: int = 4000,
+) -> Finding:
+    """Spearman correlation over policies between the weights' `width` and the relative loss.
+
+    Reproduced when the 95 % bootstrap interval over policies is above 0, not reproduced when it
+    is not above 0.1 anywhere, else inconclusive. `width` is a measured field of the records.
+    """
+    if width not in records:
+        return NOT_MEASURED
+    losses = select(paired_losses(records), precisions, algos, env_ids)
+    if losses.empty:
+        return NOT_MEASURED
+    widths = records.set_index("key")[width]
+    losses = losses.assign(width=[widths[keys[-1]] for keys in losses["keys"]])
+    losses = losses.dropna(subset=["width", "loss"])
+    if len(losses) < 3:
+        return Finding("inconclusive", f"only {len(losses)} policies", None, _keys(losses))
+    pairs = losses[["width", "loss"]].to_numpy(float)
+    rho = _spearman(pairs)
+    generator = np.random.default_rng(0)
+    draws = [_spearman(pairs[generator.integers(len(pairs), size=len(pairs))])
+             for _ in range(resamples)]
+    low, high = np.nanquantile(draws, [ALPHA / 2, 1 - ALPHA / 2])
+    found = Interval(rho, float(low), float(high))
+    verdict: Verdict = "inconclusive"
+    if not _too_few(losses, min_policies):
+        verdict = "reproduced" if low > 0 else "not reproduced" if high < 0.1 else verdict
+    text = f"rank correlation {found} of {width} and loss over {len(losses)} policies"
+    return Finding(verdict, f"{text}{_few_note(losses)}", found, _keys(losses))
+
+
+def select(
+    losses: pd.DataFrame, precisions: Sequence[str], algos: Sequence[str] = (),
+    env_ids: Sequence[str] = (), ranges: str = "minmax",
+) -> pd.DataFrame:
+    """Rows of `paired_losses` with these precisions (and algorithms, environments, if any)."""
+    if losses.empty:
+        return losses
+    keep = losses["precision"].isin(list(precisions)) & (losses["ranges"] == ranges)
+    if algos:
+        keep &= losses["algo"].isin(list(algos))
+    if env_ids:
+        keep &= losses["env_id"].isin(list(env_ids))
+    return losses[keep].reset_index(drop=True)
+
+
+def _every_policy(
+    records: pd.DataFrame, precisions: Sequence[str], algos: Sequence[str],
+    env_ids: Sequence[str], min_policies: int, p_good: str,
+) -> Finding:
+    losses = select(paired_losses(records), precisions, algos, env_ids)
+    if losses.empty:
+        return NOT_MEASURED
+    by_policy = losses.groupby(["policy", "seed"], dropna=False)
+    complete = by_policy["precision"].nunique() == len(set(precisions))
+    # The best width of a policy: Bonferroni for a good one; to fail, all widths must.
+    good = np.minimum(by_policy[p_good].min() * len(set(precisions)), 1) <= ALPHA
+    bad = holm(by_policy["p_loss"].max().tolist()) <= ALPHA
+    if good.all() and not _too_few(losses, min_policies):
+        verdict: Verdict = "reproduced"
+    elif (bad & complete).any() and losses["episodes"].min() >= MIN_EPISODES:
+        verdict = "not reproduced"
+    else:
+        verdict = "inconclusive"
+    best = losses.loc[by_policy["loss"].idxmin().dropna()]
+    worst = best.loc[best["loss"].idxmax()] if len(best) else losses.iloc[0]
+    kind = "equivalent to fp32" if p_good == "p_equivalent" else "without loss"
+    text = (
+        f"{int(good.sum())} of {len(good)} policies {kind}, {int((bad & complete).sum())} lose "
+        f"more than 5 %; largest loss {_percent(worst)} ({worst['policy']}, {worst['precision']})"
+    )
+    return Finding(verdict, text + _few_note(losses), _interval(worst), _keys(losses))
+
+
+def _spearman(pairs: np.ndarray) -> float:
+    ranks = pd.DataFrame(pairs).rank().to_numpy()
+    if (ranks.std(axis=0) == 0).any():
+        return float("nan")
+    return float(np.corrcoef(ranks.T)[0, 1])
+
+
+def _too_few(losses: pd.DataFrame, min_policies: int) -> bool:
+    policies = len(losses[["policy", "seed"]].drop_duplicates())
+    return bool(losses["episodes"].min() < MIN_EPISODES or policies < min_policies)
+
+
+def _few_note(losses: pd.DataFrame) -> str:
+    fewest = int(losses["episodes"].min())
+    return f" (only {fewest} episodes)" if fewest < MIN_EPISODES else ""
+
+
+def _interval(row: pd.Series) -> Interval:
+    return Interval(float(row["loss"]), float(row["tost_low"]), float(row["tost_high"]))
+
+
+def _percent(row: pd.Series) -> str:
+    return f"{row['loss']:.1%} [{row['tost_low']:.1%}, {row['tost_high']:.1%}]"
+
+
+def _keys(losses: pd.DataFrame) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(key for keys in losses["keys"] for key in keys))

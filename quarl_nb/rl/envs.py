@@ -1,0 +1,154 @@
+"""One way to name and make every environment the papers use, always vectorized.
+
+Names: Gymnasium ids (``CartPole-v1``, ``HalfCheetah-v5``), Atari games as
+``<Game>NoFrameskip-v4`` (run by ale-py's C++ vector environment with the protocol of
+stable-baselines3's ``AtariWrapper``) and dm_control tasks as ``dm:<domain>-<task>``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from difflib import get_close_matches
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
+
+from quarl_nb.errors import QuarlError
+
+ATARI_SUFFIX = "NoFrameskip-v4"
+ATARI_NOOP_MAX = 30
+ATARI_FRAME_SKIP = 4
+
+
+def is_atari(env_id: str) -> bool:
+    """True for names of the form ``PongNoFrameskip-v4``."""
+    return env_id.endswith(ATARI_SUFFIX)
+
+
+def atari_rom(env_id: str) -> str:
+    """ale-py's ROM name of an Atari id: ``MsPacmanNoFrameskip-v4`` -> ``ms_pacman``."""
+    from ale_py import roms
+
+    game = env_id.removesuffix(ATARI_SUFFIX)
+    rom = re.sub(r"(?<!^)(?=[A-Z])", "_", game).lower()
+    known = roms.get_all_rom_ids()
+    if rom not in known:
+        near = get_close_matches(rom, known, n=1)
+        hint = f"; did you mean the game '{near[0]}'?" if near else ""
+        raise QuarlError(f"unknown environment '{env_id}': ale-py has no game '{rom}'{hint}")
+    return rom
+
+
+def make_env(env_id: str) -> gym.Env:
+    """One unvectorized environment; for Atari, the reference wrappers of stable-baselines3.
+
+    Raises:
+        QuarlError: no such environment, naming the nearest one.
+    """
+    if is_atari(env_id):
+        return _make_wrapped_atari(env_id)
+    if env_id.startswith("dm:"):
+        return _make_dm_control(env_id)
+    try:
+        return gym.make(env_id)
+    except gym.error.Error as error:
+        near = get_close_matches(env_id, list(gym.registry), n=1)
+        hint = f"; did you mean '{near[0]}'?" if near else ""
+        raise QuarlError(f"unknown environment '{env_id}'{hint} ({error})") from error
+
+
+def make_vec(
+    env_id: str,
+    n_envs: int,
+    *,
+    make: Callable[[], gym.Env] | None = None,
+    n_threads: int = 1,
+) -> VectorEnv:
+    """A vector environment for evaluation: full episodes, raw rewards.
+
+    Atari observations are uint8 ``[n_envs, 4, 84, 84]``. Finished sub-environments are to be
+    reset with `reset_finished` before the next step.
+
+    Args:
+        make: factory of one environment, in place of the one that `env_id` names.
+        n_threads: threads of the C++ Atari environment.
+    """
+    if make is None and is_atari(env_id):
+        return make_atari_vec(env_id, n_envs, n_threads=n_threads)
+    factory = make or (lambda: make_env(env_id))
+    return SyncVectorEnv([factory] * n_envs, autoreset_mode=AutoresetMode.NEXT_STEP)
+
+
+def make_atari_vec(
+    env_id: str,
+    n_envs: int,
+    *,
+    n_threads: int = 1,
+    autoreset: AutoresetMode = AutoresetMode.NEXT_STEP,
+    life_loss_info: bool = False,
+) -> VectorEnv:
+    """ale-py's C++ vector environment with the settings of SB3's ``AtariWrapper``.
+
+    Up to 30 no-ops at reset, frame skip 4, max over the last two frames, grey 84 x 84, four
+    frames stacked, no sticky actions, fire at reset where the game has it, raw rewards.
+    (Mnih et al. 2015; the limit of 108,000 emulator frames is half an hour of play.)
+    """
+    from ale_py.vector_env import AtariVectorEnv
+
+    return AtariVectorEnv(
+        atari_rom(env_id),
+        n_envs,
+        num_threads=n_threads,
+        autoreset_mode=autoreset,
+        noop_max=ATARI_NOOP_MAX,
+        frameskip=ATARI_FRAME_SKIP,
+        reward_clipping=False,
+        life_loss_info=life_loss_info,
+    )
+
+
+def reset_slots(env: VectorEnv, mask: np.ndarray, seeds: Sequence[int]) -> np.ndarray:
+    """Reset the sub-environments in `mask`, each with its own seed; the others stay as they are.
+
+    Args:
+        mask: bool ``[n_envs]``.
+        seeds: one seed for each True in `mask`, in order.
+
+    Returns:
+        observations of all sub-environments ``[n_envs, ...]``.
+    """
+    options = {"reset_mask": mask}
+    if isinstance(env, SyncVectorEnv):
+        per_env: list[int | None] = [None] * env.num_envs
+        for slot, seed in zip(np.flatnonzero(mask), seeds, strict=True):
+            per_env[slot] = int(seed)
+        return env.reset(seed=per_env, options=options)[0].copy()
+    return env.reset(seed=np.asarray(seeds), options=options)[0]
+
+
+def _make_wrapped_atari(env_id: str) -> gym.Env:
+    import ale_py
+    from stable_baselines3.common.atari_wrappers import AtariWrapper
+
+    atari_rom(env_id)
+    gym.register_envs(ale_py)
+    env = AtariWrapper(gym.make(env_id), terminal_on_life_loss=False, clip_reward=False)
+    return gym.wrappers.FrameStackObservation(env, 4, padding_type="zero")
+
+
+def _make_dm_control(env_id: str) -> gym.Env:
+    try:
+        from dm_control import suite
+        from shimmy.dm_control_compatibility import DmControlCompatibilityV0
+    except ImportError as error:
+        raise QuarlError(f"'{env_id}' needs dm_control: pip install 'quarl_nb[dm]'") from error
+    domain, _, task = env_id.removeprefix("dm:").partition("-")
+    names = [f"dm:{d}-{t}" for d, t in suite.ALL_TASKS]
+    if env_id not in names:
+        near = get_close_matches(env_id, names, n=1)
+        hint = f"; did you mean '{near[0]}'?" if near else ""
+        raise QuarlError(f"unknown environment '{env_id}'{hint}")
+    env = DmControlCompatibilityV0(suite.load(domain, task))
+    return gym.wrappers.FlattenObservation(env)

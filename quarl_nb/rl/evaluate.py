@@ -1,0 +1,125 @@
+"""Evaluation: exactly one episode per seed, every return kept."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import gymnasium as gym
+import numpy as np
+import torch
+
+from quarl_nb.errors import QuarlError
+from quarl_nb.rl.envs import is_atari, make_vec, reset_slots
+
+
+class Actor(Protocol):
+    """What evaluation asks of a policy; `quarl_nb.rl.policies.PolicyNet` is one."""
+
+    def initial_state(self, n: int) -> Any: ...
+
+    def act(
+        self, obs: np.ndarray, state: Any = None, generator: torch.Generator | None = None
+    ) -> tuple[np.ndarray, Any]: ...
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Episodes in the order of their seeds.
+
+    Attributes:
+        returns: undiscounted sum of raw rewards, one an episode.
+        lengths: environment steps, one an episode.
+        seeds: what each episode's environment was reset with.
+        wall_s: seconds for all of them.
+    """
+
+    returns: list[float]
+    lengths: list[int]
+    seeds: list[int]
+    wall_s: float
+
+    @property
+    def mean(self) -> float:
+        return float(np.mean(self.returns))
+
+    @property
+    def std(self) -> float:
+        return float(np.std(self.returns))
+
+
+def evaluate(
+    policy: Actor,
+    env_id: str,
+    seeds: Sequence[int],
+    *,
+    n_envs: int | None = None,
+    make: Callable[[], gym.Env] | None = None,
+    n_threads: int = 1,
+    on_episode: Callable[[float], None] | None = None,
+) -> Evaluation:
+    """Run one episode for each seed, `n_envs` at a time, each to its end.
+
+    A sub-environment takes the next seed when its episode ends, and no episode is dropped, so
+    that short ones are not favoured (as they are when a fixed number of *first finished*
+    episodes is kept). The same seeds give every precision the same initial states and no-ops
+    (common random numbers).
+
+    Args:
+        n_envs: episodes at once (default: 16 for Atari, 10 else); the batch of the policy.
+        make: factory of one environment, in place of the one that `env_id` names.
+        on_episode: called with each return as its episode ends.
+    """
+    if not len(seeds):
+        raise QuarlError("evaluation needs at least one episode")
+    n_envs = min(n_envs or (16 if is_atari(env_id) else 10), len(seeds))
+    started = time.perf_counter()
+    env = make_vec(env_id, n_envs, make=make, n_threads=n_threads)
+    try:
+        returns, lengths = _run_episodes(policy, env, list(seeds), on_episode)
+    finally:
+        env.close()
+    return Evaluation(returns, lengths, list(seeds), time.perf_counter() - started)
+
+
+def _run_episodes(
+    policy: Actor,
+    env: Any,
+    seeds: list[int],
+    on_episode: Callable[[float], None] | None,
+) -> tuple[list[float], list[int]]:
+    n = env.num_envs
+    # A slot runs one episode at a time; -1 marks a slot with no episode left to run.
+    episode = np.arange(n)
+    returns = np.zeros(len(seeds))
+    lengths = np.zeros(len(seeds), dtype=np.int64)
+    next_episode = n
+    obs = reset_slots(env, np.ones(n, dtype=bool), seeds[:n])
+    state = policy.initial_state(n)
+    generator = torch.Generator().manual_seed(seeds[0])
+    while (episode >= 0).any():
+        actions, state = policy.act(obs, state, generator)
+        obs, rewards, terminated, truncated, _ = env.step(actions)
+        active = episode >= 0
+        returns[episode[active]] += rewards[active]
+        lengths[episode[active]] += 1
+        finished = (terminated | truncated) & active
+        if not finished.any():
+            continue
+        if on_episode:
+            for i in episode[finished]:
+                on_episode(float(returns[i]))
+        slots = np.flatnonzero(finished)
+        episode[slots] = -1
+        slots = slots[: len(seeds) - next_episode]
+        if len(slots):
+            episode[slots] = np.arange(next_episode, next_episode + len(slots))
+            next_episode += len(slots)
+            mask = np.zeros(n, dtype=bool)
+            mask[slots] = True
+            obs = reset_slots(env, mask, [seeds[i] for i in episode[slots]])
+            if state is not None:
+                state[torch.as_tensor(mask)] = policy.initial_state(len(slots))
+    return [float(r) for r in returns], [int(length) for length in lengths]

@@ -1,0 +1,78 @@
+"""ale-py's C++ vector environment as a stable-baselines3 ``VecEnv`` for training."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from gymnasium.vector import AutoresetMode
+from stable_baselines3.common.vec_env import VecEnv
+
+from quarl_nb.rl.envs import make_atari_vec
+
+
+class AtariVecEnv(VecEnv):
+    """Atari for SB3: rewards clipped to their sign, an episode ends at the loss of a life.
+
+    As in SB3's ``AtariWrapper``, except that after a lost life the agent itself presses fire.
+    Returns and lengths of whole games (raw rewards) are reported in ``info["episode"]``, as
+    SB3's ``Monitor`` does.
+    """
+
+    def __init__(self, env_id: str, n_envs: int, seed: int, n_threads: int = 1) -> None:
+        self.env = make_atari_vec(
+            env_id,
+            n_envs,
+            n_threads=n_threads,
+            autoreset=AutoresetMode.SAME_STEP,
+            life_loss_info=True,
+        )
+        super().__init__(n_envs, self.env.single_observation_space, self.env.single_action_space)
+        self._first_seed = seed
+        self._returns = np.zeros(n_envs)
+        self._lengths = np.zeros(n_envs, dtype=np.int64)
+        self._frames = np.zeros(n_envs, dtype=np.int64)
+
+    def reset(self) -> np.ndarray:
+        self._returns[:] = 0
+        self._lengths[:] = 0
+        obs, info = self.env.reset(seed=self._first_seed)
+        self._frames = info["episode_frame_number"].copy()
+        return obs
+
+    def step_async(self, actions: np.ndarray) -> None:
+        self.env.send(np.asarray(actions, dtype=np.int64))
+
+    def step_wait(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, list[dict[str, Any]]]:
+        obs, rewards, terminated, truncated, info = self.env.recv()
+        self._returns += rewards
+        self._lengths += 1
+        dones = terminated | truncated
+        infos: list[dict[str, Any]] = [{} for _ in range(self.num_envs)]
+        # A lost life ends the learner's episode but not the game: the game was over, and its
+        # environment reset, where the emulator's frame count went back.
+        game_over = info["episode_frame_number"] < self._frames
+        self._frames = info["episode_frame_number"].copy()
+        for i in np.flatnonzero(dones):
+            infos[i]["terminal_observation"] = info["final_obs"][i] if game_over[i] else obs[i]
+            infos[i]["TimeLimit.truncated"] = bool(truncated[i] and not terminated[i])
+            if game_over[i]:
+                infos[i]["episode"] = {"r": float(self._returns[i]), "l": int(self._lengths[i])}
+                self._returns[i] = 0
+                self._lengths[i] = 0
+        return obs, np.sign(rewards).astype(np.float32), dones, infos
+
+    def close(self) -> None:
+        self.env.close()
+
+    def get_attr(self, attr_name: str, indices: Any = None) -> list[Any]:
+        return [getattr(self.env, attr_name, None)] * len(list(self._get_indices(indices)))
+
+    def set_attr(self, attr_name: str, value: Any, indices: Any = None) -> None:
+        raise NotImplementedError("the C++ environments have no attributes to set")
+
+    def env_method(self, method_name: str, *args: Any, indices: Any = None, **kwargs: Any) -> list:
+        raise NotImplementedError("the C++ environments have no methods of their own")
+
+    def env_is_wrapped(self, wrapper_class: type, indices: Any = None) -> list[bool]:
+        return [False] * len(list(self._get_indices(indices)))

@@ -1,0 +1,103 @@
+"""Running a study: its missing cells, in worker processes, one record each."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from quarl_nb import provenance
+from quarl_nb.errors import QuarlError
+from quarl_nb.store import ResultStore
+from quarl_nb.study import Cell, Study, resolve_parameters
+from quarl_nb.workers import Job, Outcome, run_jobs
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """What a run did: `done + skipped + failed == total` unless it was interrupted."""
+
+    done: int
+    skipped: int
+    failed: int
+    total: int
+    errors: tuple[Path, ...] = ()
+
+
+def run_study(
+    study: Study,
+    profile: str,
+    store: ResultStore,
+    workers: int = 1,
+    shard: tuple[int, int] | None = None,
+    recompute: bool = False,
+    parameters: Mapping[str, Any] | None = None,
+    progress: bool = True,
+) -> RunSummary:
+    """Measure the cells of `profile` that have no record yet.
+
+    Args:
+        study: what to measure.
+        profile: one of the study's profiles.
+        store: where the records are and go.
+        workers: processes that measure at once, each with one thread.
+        shard: (i, n): only the i-th of n parts of the matrix, i from 1.
+        recompute: measure cells that have a record too.
+        parameters: values in place of the profile's.
+        progress: show a bar on stderr (only on a terminal, and not under CI).
+
+    Raises:
+        QuarlError: bad arguments, or records cannot be written.
+        KeyboardInterrupt: on Ctrl-C, after the workers have ended; finished records stay.
+    """
+    if workers < 1:
+        raise QuarlError(f"workers must be at least 1, not {workers}")
+    jobs = plan(study, profile, parameters, shard)
+    missing = [job for job in jobs if recompute or not store.has(study.name, profile, job.key)]
+    counts = {"done": 0, "failed": 0}
+    errors: list[Path] = []
+    if missing:
+        store.prepare(study.name, profile)
+    shown = progress and sys.stderr.isatty() and not os.environ.get("CI")
+    with tqdm(
+        total=len(jobs), initial=len(jobs) - len(missing), disable=not shown,
+        desc=f"{study.name} {profile}", unit="cell", file=sys.stderr,
+    ) as bar:  # fmt: skip
+        for outcome in run_jobs(study, profile, store, missing, workers, provenance.collect()):
+            counts["done" if outcome.error is None else "failed"] += 1
+            if outcome.error is not None:
+                errors.append(store.error_path(study.name, profile, outcome.job.key))
+                _report_failure(outcome, errors[-1])
+            bar.update()
+    return RunSummary(skipped=len(jobs) - len(missing), total=len(jobs), errors=tuple(errors),
+                      **counts)
+
+
+def plan(
+    study: Study,
+    profile: str,
+    parameters: Mapping[str, Any] | None = None,
+    shard: tuple[int, int] | None = None,
+) -> list[Job]:
+    """The cells of a run, each once, in the study's order; `run_study`'s arguments and errors."""
+    jobs: dict[str, Job] = {}
+    for cell, budget in study.cells(resolve_parameters(study, profile, parameters)):
+        key = Cell(study.name, cell).key(budget, study.schema_version)
+        jobs.setdefault(key, Job(key, dict(cell), dict(budget)))
+    part, parts = shard or (1, 1)
+    if not 1 <= part <= parts:
+        raise QuarlError(f"shard {part}/{parts} is not i/n with 1 <= i <= n")
+    return list(jobs.values())[part - 1 :: parts]
+
+
+def _report_failure(outcome: Outcome, path: Path) -> None:
+    cell = " ".join(f"{name}={value}" for name, value in outcome.job.cell.items())
+    logger.warning("cell failed: %s: %s (see %s)", cell, outcome.error, os.path.relpath(path))

@@ -1,0 +1,217 @@
+"""Records on disk: one JSON file a cell (and .npz for curves), written whole or not at all."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import math
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from quarl_nb.errors import QuarlError
+from quarl_nb.paths import project_root
+from quarl_nb.study import Cell, canonical_json
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+PROFILES = ("full", "quick", "smoke")  # best first
+STALE_TEMPORARY_S = 3600.0  # writing a record takes milliseconds
+
+
+class ResultStore:
+    """The records under `root`: <study>/<profile>/<key>.json, arrays in <key>.npz beside it.
+
+    Args:
+        root: the folder of the records; by default `data/records` of the project.
+    """
+
+    def __init__(self, root: str | Path | None = None) -> None:
+        self.root = Path(root) if root is not None else project_root() / "data" / "records"
+
+    def path(self, study: str, profile: str, key: str) -> Path:
+        """The file of a record, whether or not it exists."""
+        return self.root / study / profile / f"{key}.json"
+
+    def error_path(self, study: str, profile: str, key: str) -> Path:
+        """The file that tells why a cell failed, whether or not it exists."""
+        return self.root / study / profile / f"{key}.error.txt"
+
+    def has(self, study: str, profile: str, key: str) -> bool:
+        """Whether the cell is done: its record is there (it appears only when whole)."""
+        return self.path(study, profile, key).is_file()
+
+    def prepare(self, study: str, profile: str) -> None:
+        """Make the folder, check that it can be written, sweep what killed writers left.
+
+        Raises:
+            QuarlError: the folder cannot be written.
+        """
+        folder = self.path(study, profile, "key").parent
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            probe = folder / f".probe.{os.getpid()}.tmp"
+            probe.write_bytes(b"")
+            probe.unlink()
+            for temporary in folder.glob(".*.tmp"):
+                if time.time() - temporary.stat().st_mtime > STALE_TEMPORARY_S:
+                    temporary.unlink(missing_ok=True)
+        except OSError as error:
+            raise QuarlError(f"cannot write records in '{folder}': {error.strerror}") from error
+
+    def write(
+        self, record: Mapping[str, Any], arrays: Mapping[str, np.ndarray] | None = None
+    ) -> Path:
+        """Write one record (and its arrays first), each by atomic rename; returns its path.
+
+        Numpy values become JSON ones and non-finite numbers null. The cell's error file goes.
+
+        Raises:
+            QuarlError: the disk is full or the folder cannot be written.
+        """
+        plain = to_json(record)
+        path = self.path(plain["study"], plain["profile"], plain["key"])
+        if arrays:
+            buffer = io.BytesIO()
+            np.savez_compressed(buffer, allow_pickle=False, **arrays)
+            plain["arrays_sha256"] = hashlib.sha256(buffer.getvalue()).hexdigest()
+            write_atomically(path.with_suffix(".npz"), buffer.getvalue())
+        plain["sha256"] = _checksum(plain)
+        write_atomically(path, (json.dumps(plain, indent=1, allow_nan=False) + "\n").encode())
+        self.error_path(plain["study"], plain["profile"], plain["key"]).unlink(missing_ok=True)
+        return path
+
+    def write_error(self, study: str, profile: str, key: str, text: str) -> Path:
+        """Leave the reason why a cell failed; same errors as `write`."""
+        path = self.error_path(study, profile, key)
+        write_atomically(path, text.encode())
+        return path
+
+    def read(self, path: str | Path) -> dict[str, Any]:
+        """One record, checked.
+
+        Raises:
+            QuarlError: the file is missing, truncated, or does not match its key or checksum.
+        """
+        path = Path(path)
+        try:
+            record = json.loads(path.read_bytes())
+            cell = Cell(record["study"], record["cell"])
+            key = cell.key(record["budget"], record["schema_version"])
+            whole = record["key"] == key == path.stem and record["sha256"] == _checksum(record)
+        except OSError as error:
+            raise QuarlError(f"cannot read record '{path}': {error.strerror}") from error
+        except (ValueError, TypeError, KeyError) as error:
+            raise QuarlError(f"record '{path}' is truncated or not a record: {error!r}") from error
+        if not whole:
+            raise QuarlError(f"record '{path}' was changed after it was written; run its cell anew")
+        return record
+
+    def arrays(self, record: Mapping[str, Any]) -> dict[str, np.ndarray]:
+        """The arrays of a record ({} if it has none).
+
+        Raises:
+            QuarlError: the .npz is missing or not the one that was written with the record.
+        """
+        if "arrays_sha256" not in record:
+            return {}
+        path = self.path(record["study"], record["profile"], record["key"]).with_suffix(".npz")
+        try:
+            content = path.read_bytes()
+        except OSError as error:
+            raise QuarlError(f"cannot read arrays '{path}': {error.strerror}") from error
+        if hashlib.sha256(content).hexdigest() != record["arrays_sha256"]:
+            raise QuarlError(f"arrays '{path}' are truncated or were changed")
+        with np.load(io.BytesIO(content), allow_pickle=False) as file:
+            return dict(file)
+
+    def records(self, study: str, profile: str) -> list[dict[str, Any]]:
+        """Every record of a profile, sorted by key; `read`'s errors."""
+        return [self.read(path) for path in sorted((self.root / study / profile).glob("*.json"))]
+
+    def best_profile(self, study: str) -> str | None:
+        """The profile to show: full, else quick, else smoke; None without a record."""
+        for profile in PROFILES:
+            if any((self.root / study / profile).glob("*.json")):
+                return profile
+        return None
+
+    def frame(self, study: str, profile: str | None = None) -> pd.DataFrame:
+        """One row a cell, its newest record; by default of the best profile that has records.
+
+        Columns: key, profile, every cell field, every measured field, backend, source, wall_s,
+        and `budget.*`, `energy.*`, `provenance.*`, `extra.*`. Empty without records.
+        """
+        import pandas as pd
+
+        profile = profile or self.best_profile(study)
+        newest: dict[str, dict[str, Any]] = {}
+        for record in self.records(study, profile) if profile else []:
+            name = canonical_json(record["cell"])
+            if name not in newest or _age_order(record) > _age_order(newest[name]):
+                newest[name] = record
+        return pd.DataFrame([flatten(record) for record in newest.values()])
+
+
+def flatten(record: Mapping[str, Any]) -> dict[str, Any]:
+    """A record as one row: cell and measured fields bare, the others under their group's name."""
+    row = {"key": record["key"], "profile": record["profile"], **record["cell"]}
+    row |= record["measured"]
+    row |= {name: record[name] for name in ("backend", "source", "wall_s") if name in record}
+    for group in ("budget", "energy", "provenance", "extra"):
+        row |= {f"{group}.{name}": value for name, value in record.get(group, {}).items()}
+    return row
+
+
+def to_json(value: Any) -> Any:
+    """`value` in JSON types: numpy scalars and arrays unpacked, non-finite numbers None.
+
+    Raises:
+        TypeError: something in it is not a JSON value.
+    """
+    if isinstance(value, Mapping):
+        return {str(name): to_json(item) for name, item in value.items()}
+    if isinstance(value, np.ndarray | np.generic):
+        return to_json(value.tolist())
+    if isinstance(value, list | tuple):
+        return [to_json(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    raise TypeError(f"{type(value).__name__} is not a JSON value: {value!r}")
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Write a file that is either whole or absent, whenever the process is killed.
+
+    Raises:
+        QuarlError: the disk is full or the folder cannot be written.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with temporary.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise QuarlError(f"cannot write '{path}': {error.strerror}") from error
+
+
+def _checksum(record: Mapping[str, Any]) -> str:
+    """SHA-256 of a record's canonical JSON without its own checksum."""
+    rest = {name: value for name, value in record.items() if name != "sha256"}
+    return hashlib.sha256(canonical_json(rest).encode()).hexdigest()
+
+
+def _age_order(record: Mapping[str, Any]) -> tuple[int, str]:
+    return record["schema_version"], record.get("provenance", {}).get("start_time", "")

@@ -1,0 +1,164 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from quarl_nb.errors import QuarlError
+from quarl_nb.quant import (
+    MinMaxObserver,
+    MovingAverageObserver,
+    MSEObserver,
+    PercentileObserver,
+    affine_qparams,
+    fake_quantize,
+    make_observer,
+)
+from quarl_nb.quant.observer import OBSERVERS, mse_range, percentile_range
+
+
+def ends(observer: torch.nn.Module) -> list[float]:
+    return [end.item() for end in observer.range()]  # type: ignore[operator]  # Module.__getattr__
+
+
+def normal(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def test_minmax_keeps_the_extremes_of_all_batches() -> None:
+    observer = MinMaxObserver(8)
+    for batch in ([1.0, 2.0], [-3.0, 0.5], [0.0, 0.1]):
+        observer(torch.tensor(batch))
+    assert ends(observer) == [-3.0, 2.0]
+
+
+def test_minmax_per_channel() -> None:
+    x = torch.arange(24.0).reshape(2, 3, 4)
+    observer = MinMaxObserver(8, axis=1)
+    observer(x)
+    lo, hi = observer.range()
+    assert lo.tolist() == [0, 4, 8] and hi.tolist() == [15, 19, 23]
+    assert observer.qparams().axis == 1
+
+
+def test_moving_average_by_hand() -> None:
+    observer = MovingAverageObserver(8)
+    observer(torch.tensor([-1.0, 1.0]))
+    observer(torch.tensor([-2.0, 5.0]))
+    assert ends(observer) == pytest.approx([-1.01, 1.04])
+
+
+def test_percentile_range_drops_as_many_values_as_it_says() -> None:
+    rows = torch.stack([torch.arange(1000.0), -torch.arange(1000.0)])[:, torch.randperm(1000)]
+    lo, hi = percentile_range(rows, 99.0)
+    assert lo.tolist() == [10, -989] and hi.tolist() == [989, -10]
+    lo, hi = percentile_range(rows, 99.9)
+    assert lo.tolist() == [1, -998] and hi.tolist() == [998, -1]
+
+
+def test_default_percentile_clips_6_of_65536_and_nothing_of_4096() -> None:
+    observer = PercentileObserver(8, max_samples=None)
+    observer(torch.arange(65536.0))
+    assert ends(observer) == [6.0, 65529.0]
+    observer = PercentileObserver(8)
+    observer(torch.arange(4096.0))
+    assert ends(observer) == [0.0, 4095.0]
+
+
+def test_percentile_ignores_an_outlier() -> None:
+    x = torch.cat([normal(100_000), torch.tensor([1000.0])])
+    observer = PercentileObserver(8)
+    observer(x)
+    assert ends(observer)[1] < 6
+
+
+def test_sample_is_bounded_uniform_and_repeatable() -> None:
+    def run() -> PercentileObserver:
+        observer = PercentileObserver(8, percentile=90.0, max_samples=2000)
+        for batch in torch.arange(20_000.0).split(1000):
+            observer(batch)
+        return observer
+
+    first = run()
+    assert first._rows.shape == (1, 2000)
+    # 10% and 90% of 0..19999; the deviation of a sample quantile of 2000 is 134
+    assert ends(first) == pytest.approx([2000, 18000], abs=600)
+    assert ends(run()) == ends(first)
+
+
+def squared_error(x: torch.Tensor, lo: torch.Tensor, hi: torch.Tensor, bits: int) -> float:
+    return (fake_quantize(x, affine_qparams(lo, hi, bits)) - x).double().square().sum().item()
+
+
+@pytest.mark.parametrize("bits", [2, 3, 4, 6, 8])
+@pytest.mark.parametrize("symmetric", [False, True])
+def test_mse_is_never_worse_than_minmax_on_any_channel(bits: int, symmetric: bool) -> None:
+    rows = normal(5, 300) ** 3
+    lo, hi = mse_range(rows, bits, symmetric)
+
+    def error(lo: torch.Tensor, hi: torch.Tensor) -> torch.Tensor:
+        p = affine_qparams(lo, hi, bits, symmetric, axis=0)
+        return (fake_quantize(rows, p) - rows).double().square().sum(1)
+
+    assert (error(lo, hi) <= error(rows.amin(1), rows.amax(1))).all()
+    assert bits > 4 or (error(lo, hi) < error(rows.amin(1), rows.amax(1))).all()
+
+
+def test_mse_finds_the_best_of_a_brute_force_grid() -> None:
+    x = normal(500)
+    lo, hi = mse_range(x[None], 4, symmetric=True)
+    largest = x.abs().max().item()
+
+    def error(ratio: float) -> float:
+        scale = largest * ratio / 7
+        return ((x / scale).round().clamp(-7, 7) * scale - x).double().square().sum().item()
+
+    best = min(range(1, 101), key=lambda i: error(i / 100))
+    assert torch.maximum(-lo, hi).item() == pytest.approx(largest * best / 100, rel=1e-5)
+
+
+def test_mse_clips_a_one_sided_outlier_and_keeps_the_other_end() -> None:
+    x = torch.cat([normal(1000).clamp(-2, 2), torch.tensor([20.0])])
+    observer = MSEObserver(4)
+    observer(x)
+    lo, hi = ends(observer)
+    assert lo < -1.0 and hi < 15.0
+    assert squared_error(x, *observer.range(), 4) < 0.5 * squared_error(x, x.min(), x.max(), 4)
+
+
+def test_mse_channels_are_independent() -> None:
+    rows = torch.stack([normal(200), 100 * normal(200, seed=1), torch.zeros(200)])
+    lo, hi = mse_range(rows, 4, symmetric=False)
+    for i, row in enumerate(rows):
+        single = mse_range(row[None], 4, symmetric=False)
+        assert (lo[i], hi[i]) == (single[0][0], single[1][0])
+    assert (lo[2], hi[2]) == (0, 0)
+
+
+@pytest.mark.parametrize("name", OBSERVERS)
+def test_bad_values_are_refused(name: str) -> None:
+    observer = make_observer(name, 8)
+    with pytest.raises(QuarlError, match="has not seen"):
+        observer.range()
+    for bad in (float("nan"), float("inf")):
+        with pytest.raises(QuarlError, match="NaN or infinite"):
+            observer(torch.tensor([1.0, bad]))
+    with pytest.raises(QuarlError, match="empty"):
+        observer(torch.empty(0))
+    assert not observer.observed
+
+
+def test_names_and_percentiles_are_checked() -> None:
+    with pytest.raises(QuarlError, match="did you mean 'minmax'"):
+        make_observer("minmx", 8)
+    with pytest.raises(QuarlError, match="50 to 100"):
+        PercentileObserver(8, percentile=0.9999)
+
+
+def test_state_survives_a_checkpoint() -> None:
+    observer = MovingAverageObserver(8, axis=0)
+    observer(normal(3, 10))
+    fresh = MovingAverageObserver(8, axis=0)
+    fresh.load_state_dict(observer.state_dict())
+    observer(normal(3, 10, seed=1))
+    fresh(normal(3, 10, seed=1))
+    assert torch.equal(fresh.qparams().scale, observer.qparams().scale)

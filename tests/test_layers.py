@@ -1,0 +1,75 @@
+"""Imports go one way (docs/architecture: quant <- inference <- rl <- ... <- notebooks)."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).resolve().parents[1] / "quarl_nb"
+# What each layer may import of ours; a layer is a sub-package or a module of the top level.
+BASE = {"errors", "paths", ""}
+CORE = BASE | {"study", "store", "provenance", "energy", "workers"}
+ALLOWED = {
+    "errors": set(),
+    "paths": BASE,
+    "quant": BASE | {"quant"},
+    "rl": BASE | {"quant", "rl", "provenance"},
+    "study": BASE,
+    "store": BASE | {"study"},
+    "provenance": BASE,
+    "energy": BASE,
+    "workers": CORE,
+    "runner": CORE,
+    "studies": CORE | {"quant", "rl", "studies", "runner"},
+    "report": BASE | {"report", "store", "study", "provenance"},
+    "render": BASE,
+}
+
+
+def layer_of(module: str) -> str:
+    return module.split(".")[1] if "." in module else ""
+
+
+def our_imports(path: Path) -> set[str]:
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            names = [node.module or ""]
+            if node.module == "quarl_nb":
+                names = [f"quarl_nb.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        else:
+            continue
+        found |= {layer_of(n) for n in names if n == "quarl_nb" or n.startswith("quarl_nb.")}
+    return found - {"__version__"}
+
+
+@pytest.mark.parametrize("layer", ALLOWED)
+def test_layer_imports_only_what_lies_below_it(layer):
+    folder = PACKAGE / layer
+    files = sorted(folder.rglob("*.py")) if folder.is_dir() else [PACKAGE / f"{layer}.py"]
+    assert files
+    for path in files:
+        assert our_imports(path) <= ALLOWED[layer], path
+
+
+def test_every_layer_is_known():
+    layers = {p.stem for p in PACKAGE.iterdir() if p.suffix == ".py" or (p / "__init__.py").exists()}
+    on_top = {"__init__", "__main__", "cli", "testing", "bench"}
+    assert layers - on_top == set(ALLOWED)
+
+
+def test_the_report_and_the_command_line_work_without_torch():
+    code = """
+import sys
+sys.modules["torch"] = None  # any import of torch now raises ImportError
+import quarl_nb.cli, quarl_nb.runner
+import quarl_nb.report.claims, quarl_nb.report.figures, quarl_nb.report.site, quarl_nb.report.tables
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
