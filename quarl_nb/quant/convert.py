@@ -6,7 +6,7 @@ import copy
 import math
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +16,7 @@ from quarl_nb.quant.affine import legacy_quantize_dequantize
 from quarl_nb.quant.fake import FakeQuantize
 from quarl_nb.quant.qconfig import PerChannel, PerTensor, Precision
 
+ModuleT = TypeVar("ModuleT", bound=nn.Module)
 RECURRENT = (nn.GRUCell, nn.LSTMCell, nn.GRU, nn.LSTM)
 LAYERS = (nn.Linear, nn.Conv2d, *RECURRENT)
 
@@ -51,15 +52,19 @@ def quantize_weight(weight: Tensor, precision: Precision, name: str = "weight") 
         name: for the error.
 
     Raises:
-        QuarlError: NaN or infinite values, or values too large for float16.
+        QuarlError: NaN or infinite values, or values too large for the precision.
     """
     weight = weight.detach().float()
     _check_finite(weight, name)
+    quantized = _to_levels(weight, precision)
+    if not quantized.isfinite().all():
+        raise QuarlError(f"cannot turn {name!r} into {precision.name}: values exceed its range")
+    return quantized
+
+
+def _to_levels(weight: Tensor, precision: Precision) -> Tensor:
     if precision.cast is not None:
-        cast = weight.to(precision.cast).float()
-        if not cast.isfinite().all():
-            raise QuarlError(f"cannot cast {name!r} to {precision.name}: values exceed its range")
-        return cast
+        return weight.to(precision.cast).float()
     if precision.legacy_bits is not None:
         axis = 0 if weight.ndim > 2 else None
         return legacy_quantize_dequantize(weight, precision.legacy_bits, axis)
@@ -69,10 +74,10 @@ def quantize_weight(weight: Tensor, precision: Precision, name: str = "weight") 
 
 
 def quantize_module(
-    module: nn.Module,
+    module: ModuleT,
     precision: Precision,
-    calibrate: Callable[[nn.Module], None] | None = None,
-) -> nn.Module:
+    calibrate: Callable[[ModuleT], object] | None = None,
+) -> ModuleT:
     """A deep copy of `module` that computes as if in `precision`, simulated in float32.
 
     Weights of Linear, Conv2d, GRUCell, LSTMCell, GRU and LSTM layers are quantized; biases stay
@@ -132,7 +137,7 @@ def _round_output(dtype: torch.dtype | None, layer: nn.Module, args: Any, output
 
 
 def _quantize_activations(
-    module: nn.Module, precision: Precision, calibrate: Callable[[nn.Module], None]
+    module: ModuleT, precision: Precision, calibrate: Callable[[ModuleT], object]
 ) -> None:
     assert precision.activation is not None
     quantizers: dict[str, FakeQuantize] = {}

@@ -7,6 +7,7 @@ trained here is an ordinary ``CnnPolicy``.
 from __future__ import annotations
 
 import torch
+from stable_baselines3.common.distributions import Distribution
 from stable_baselines3.common.policies import ActorCriticCnnPolicy
 from stable_baselines3.common.torch_layers import NatureCNN
 from stable_baselines3.dqn.policies import CnnPolicy as DQNCnnPolicy
@@ -41,7 +42,16 @@ class _RawFrames:
 
 
 class FastActorCriticCnnPolicy(_RawFrames, ActorCriticCnnPolicy):
-    """`ActorCriticCnnPolicy` for A2C and PPO over `FastNatureCNN`."""
+    """`ActorCriticCnnPolicy` for A2C and PPO over `FastNatureCNN`, shared by actor and critic."""
+
+    # SB3's versions of these two call the features extractor of the base class, past ours.
+
+    def get_distribution(self, obs: torch.Tensor) -> Distribution:
+        latent = self.mlp_extractor.forward_actor(self.extract_features(obs))
+        return self._get_action_dist_from_latent(latent)
+
+    def predict_values(self, obs: torch.Tensor) -> torch.Tensor:
+        return self.value_net(self.mlp_extractor.forward_critic(self.extract_features(obs)))
 
 
 class _FastQNetwork(_RawFrames, QNetwork):

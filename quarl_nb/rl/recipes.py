@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from quarl_nb.errors import check_choice
-from quarl_nb.rl.envs import ATARI_SUFFIX, is_atari
+from quarl_nb.rl.envs import ATARI_SUFFIX
 
 
 @dataclass(frozen=True)
@@ -204,8 +204,3 @@ def _atari(algo: str, game: str) -> Recipe:
         source="RL Zoo, atari; steps, warm-up, target update and final epsilon of the paper's "
         "Table 5; buffer of 100,000", **common,
     )  # fmt: skip
-
-
-def uses_frames(recipe: Recipe) -> bool:
-    """True where the policy sees Atari frames."""
-    return is_atari(recipe.env_id)

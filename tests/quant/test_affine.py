@@ -198,13 +198,16 @@ def test_bit_exact_against_the_raw_torch_operator(
 
 @given(st.lists(st.floats(-100, 100, width=32), min_size=1, max_size=40))
 @settings(max_examples=50)
-def test_bit_exact_against_torch_integer_tensors(items: list[float]) -> None:
+def test_integers_of_torch_integer_tensors_away_from_ties(items: list[float]) -> None:
+    """They round x / scale + zero_point, so that an odd zero_point turns ties the other way."""
     x = tensor(items)
     p = affine_qparams(x.min(), x.max(), bits=8)
     with warnings.catch_warnings():  # deprecated, but there in the torch that we pin
         warnings.simplefilter("ignore", UserWarning)
         reference = torch.quantize_per_tensor(x, p.scale.item(), int(p.zero_point), torch.quint8)
-    assert torch.equal(quantize(x, p), reference.int_repr().int())
+    difference = (quantize(x, p) - reference.int_repr().int()).abs()
+    tie = ((x.double() / p.scale.double()).frac().abs() - 0.5).abs() < 2.0**-12
+    assert (difference[~tie] == 0).all() and (difference <= 1).all()
 
 
 @given(st.lists(st.tuples(floats, floats, floats), min_size=1, max_size=6), bit_widths, schemes)

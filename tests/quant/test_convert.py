@@ -163,7 +163,7 @@ def test_an_lstm_cell_state_stays_float32() -> None:
     with torch.no_grad():
         quantized.bias_ih[3:6] += 50.0  # forget gate open, input gate shut: c passes unchanged
         quantized.bias_ih[:3] -= 200.0
-    assert torch.equal(quantized(normal(4, 2), state)[1][1], state[1])
+    assert torch.equal(quantized(normal(4, 2), state)[1], state[1])
 
 
 @pytest.mark.parametrize("kind", [nn.GRU, nn.LSTM])
@@ -175,14 +175,13 @@ def test_recurrent_layers_have_all_their_matrices_quantized(kind: type) -> None:
     assert all(n_levels(weight) <= 4 for _, weight in weight_matrices(quantized))
 
 
-def test_tied_weights_are_quantized_once() -> None:
+def test_tied_weights_are_one_matrix_and_stay_tied() -> None:
     net = nn.Sequential(nn.Linear(6, 6), nn.Linear(6, 6))
     net[1].weight = net[0].weight
-    once = quantize_module(nn.Sequential(net[0]), parse_precision("legacy3"))[0].weight
-    twice = legacy_quantize_dequantize(once.detach(), 3)
-    quantized = quantize_module(net, parse_precision("legacy3"))
-    assert not torch.equal(twice, once)  # doing it again would move the levels
-    assert quantized[1].weight is quantized[0].weight and torch.equal(quantized[0].weight, once)
+    assert [name for name, _ in weight_matrices(net)] == ["0.weight"]
+    quantized = quantize_module(net, parse_precision("affine3"))
+    assert quantized[1].weight is quantized[0].weight and n_levels(quantized[0].weight) <= 8
+    assert weight_bytes(net, parse_precision("fp32")) == (36 + 6 + 6) * 4
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
@@ -195,12 +194,13 @@ def test_bad_weights_are_refused_by_name(bad: float, name: str) -> None:
         quantize_module(net, parse_precision(name), lambda m: None)
 
 
-def test_weights_that_overflow_float16_are_refused_by_name() -> None:
+@pytest.mark.parametrize(("name", "huge"), [("fp16", 1e5), ("legacy8", 3e38)])
+def test_weights_that_overflow_the_precision_are_refused_by_name(name: str, huge: float) -> None:
     net = mlp()
     with torch.no_grad():
-        net[0].weight[0, 0] = 1e5
-    with pytest.raises(QuarlError, match=r"'0\.weight' to fp16"):
-        quantize_module(net, parse_precision("fp16"))
+        net[0].weight[0, :2] = torch.tensor([huge, -huge])
+    with pytest.raises(QuarlError, match=rf"'0\.weight' into {name}"):
+        quantize_module(net, parse_precision(name))
 
 
 def test_missing_or_partial_calibration_is_refused() -> None:

@@ -117,12 +117,14 @@ def test_mse_finds_the_best_of_a_brute_force_grid() -> None:
 
 
 def test_mse_clips_a_one_sided_outlier_and_keeps_the_other_end() -> None:
-    x = torch.cat([normal(1000).clamp(-2, 2), torch.tensor([20.0])])
+    x = torch.cat([normal(5000).clamp(-2, 2), torch.tensor([20.0])])
     observer = MSEObserver(4)
     observer(x)
     lo, hi = ends(observer)
     assert lo < -1.0 and hi < 15.0
-    assert squared_error(x, *observer.range(), 4) < 0.5 * squared_error(x, x.min(), x.max(), 4)
+    # Shrinking both ends alike, as the first pass does, is worse than moving each on its own.
+    together = min(squared_error(x, -2 * r, 20 * r, 4) for r in torch.arange(1, 101) / 100)
+    assert squared_error(x, *observer.range(), 4) < together
 
 
 def test_mse_channels_are_independent() -> None:

@@ -1,0 +1,1 @@
+"""Policies, environments, evaluation and training."""

@@ -1,0 +1,70 @@
+"""From a recipe to a stable-baselines3 algorithm with its environment attached."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from stable_baselines3 import A2C, DDPG, DQN, PPO
+from stable_baselines3.common.base_class import BaseAlgorithm
+from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.noise import NormalActionNoise, OrnsteinUhlenbeckActionNoise
+from stable_baselines3.common.sb2_compat.rmsprop_tf_like import RMSpropTFLike
+from stable_baselines3.common.vec_env import VecEnv, VecNormalize
+
+from quarl_nb.rl.envs import is_atari, make_env
+from quarl_nb.rl.fast_cnn import FAST_CNN_POLICIES, FastNatureCNN
+from quarl_nb.rl.recipes import Recipe
+from quarl_nb.rl.sb3_vec import AtariVecEnv
+
+ALGORITHMS: dict[str, type[BaseAlgorithm]] = {"a2c": A2C, "ddpg": DDPG, "dqn": DQN, "ppo": PPO}
+NOISE = {"normal": NormalActionNoise, "ornstein-uhlenbeck": OrnsteinUhlenbeckActionNoise}
+# Recipes are plain data; these are the classes that their words stand for.
+CLASSES = {"relu": torch.nn.ReLU, "rmsprop_tf_like": RMSpropTFLike}
+
+
+def make_model(recipe: Recipe, seed: int, n_threads: int = 1) -> BaseAlgorithm:
+    """The SB3 algorithm of a recipe, its environment (normalized where asked) attached.
+
+    Atari policies train with `FastNatureCNN` on the C++ environments; everything else is
+    stock SB3.
+
+    Args:
+        seed: of the environments, the initial weights and the exploration.
+        n_threads: of the C++ Atari environments.
+    """
+    arguments = dict(recipe.hyperparameters)
+    policy_kwargs = {
+        name: CLASSES.get(value, value) if isinstance(value, str) else value
+        for name, value in arguments.pop("policy_kwargs", {}).items()
+    }
+    env, policy = _env(recipe, seed, n_threads), _policy(recipe)
+    if is_atari(recipe.env_id):
+        # As stock CnnPolicy: no hidden layers between the features and the heads.
+        policy_kwargs |= dict(features_extractor_class=FastNatureCNN, net_arch=[])
+    if recipe.action_noise:
+        kind, std = recipe.action_noise
+        assert env.action_space.shape is not None
+        size = env.action_space.shape
+        arguments["action_noise"] = NOISE[kind](mean=np.zeros(size), sigma=std * np.ones(size))
+    model = ALGORITHMS[recipe.algo](
+        policy, env, seed=seed, policy_kwargs=policy_kwargs, device="cpu", **arguments
+    )
+    if is_atari(recipe.env_id):
+        # After construction: orthogonal initialization fails on channels_last weights.
+        model.policy.to(memory_format=torch.channels_last)
+    return model
+
+
+def _env(recipe: Recipe, seed: int, n_threads: int) -> VecEnv:
+    if is_atari(recipe.env_id):
+        return AtariVecEnv(recipe.env_id, recipe.n_envs, seed=seed, n_threads=n_threads)
+    env = make_vec_env(lambda: make_env(recipe.env_id), n_envs=recipe.n_envs, seed=seed)
+    if recipe.normalize:
+        return VecNormalize(env, gamma=recipe.hyperparameters.get("gamma", 0.99))
+    return env
+
+
+def _policy(recipe: Recipe) -> Any:
+    return FAST_CNN_POLICIES[recipe.algo] if is_atari(recipe.env_id) else "MlpPolicy"

@@ -1,0 +1,207 @@
+"""Twenty-one policies trained and published by others, and the environments they run in.
+
+Their files are not part of the project. They lie where `QUARL_NB_AGENTS` says, or beside the
+checkout in `shared/agents`; `index.json` there names their source, licence and published reward.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import torch
+
+from quarl_nb.errors import QuarlError, check_choice
+from quarl_nb.rl.layers import Layer
+from quarl_nb.rl.policies import Head, PolicyNet, PolicySpec
+from quarl_nb.rl.public_envs import MAKERS
+from quarl_nb.rl.safe_pickle import read_tensors
+from quarl_nb.rl.sb3 import MODERN_ENV_IDS, policy_from_zip
+
+AGENTS_VARIABLE = "QUARL_NB_AGENTS"
+_BESIDE = Path(__file__).resolve().parents[3] / "shared" / "agents"
+# Today's environment of each one whose name alone does not tell it, and how to make it.
+_ENVIRONMENTS = {
+    "Walker2d-v3": ("Walker2d-v5", "time-feature"),
+    "breakout-v4.80": ("ALE/Breakout-v5", "baby-a3c"),
+    "pong-v4.80": ("ALE/Pong-v5", "baby-a3c"),
+    "PongDeterministic-v4": ("ALE/Pong-v5", "openai-pong"),
+}
+
+
+@dataclass(frozen=True)
+class PublicAgent:
+    """One published policy.
+
+    Attributes:
+        name: `ppo-CartPole-v1`: algorithm and the environment it was trained in.
+        env_id: the environment of today that it runs in.
+        published: mean and standard deviation of the return, as its authors report.
+        maker: in `public_envs.MAKERS`, if the environment needs wrapping.
+    """
+
+    name: str
+    algo: str
+    env_id: str
+    trained_on: str
+    published: tuple[float, float] | None
+    source: str
+    licence: str
+    model: Path
+    vecnormalize: Path | None
+    maker: str | None
+
+    @property
+    def make(self) -> Callable[[], gym.Env] | None:
+        """Factory of its environment, where `env_id` alone does not name it."""
+        return partial(MAKERS[self.maker], self.env_id) if self.maker else None
+
+    @property
+    def provenance(self) -> dict[str, Any]:
+        return {
+            "source": self.source, "licence": self.licence, "file": self.model.name,
+            "trained_on": self.trained_on, "published": self.published,
+        }  # fmt: skip
+
+
+def agents_folder(folder: str | Path | None = None) -> Path:
+    """Where the agents lie: as given, else `QUARL_NB_AGENTS`, else beside the checkout.
+
+    Raises:
+        QuarlError: no `index.json` there.
+    """
+    found = Path(folder or os.environ.get(AGENTS_VARIABLE) or _BESIDE)
+    if not (found / "index.json").is_file():
+        raise QuarlError(
+            f"no public agents in '{found}': set {AGENTS_VARIABLE} to the folder of index.json"
+        )
+    return found
+
+
+def public_agents(folder: str | Path | None = None) -> dict[str, PublicAgent]:
+    """Every agent of the index by name."""
+    root = agents_folder(folder)
+    try:
+        index = json.loads((root / "index.json").read_text())
+        agents = [_agent(root, entry) for entry in index]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise QuarlError(f"index.json of '{root}' is damaged: {error!r}") from error
+    return {agent.name: agent for agent in agents}
+
+
+def load_agent(name: str, folder: str | Path | None = None) -> PolicyNet:
+    """The policy of that name, without running any code of its files."""
+    agents = public_agents(folder)
+    agent = agents[check_choice("public agent", name, agents)]
+    if agent.model.suffix == ".zip":
+        net = policy_from_zip(agent.model, env_id=agent.env_id, vecnormalize=agent.vecnormalize)
+        spec, tensors = net.spec, net.state_dict()
+    else:
+        try:
+            payload = agent.model.read_bytes()
+        except OSError as error:
+            raise QuarlError(f"cannot read '{agent.model}': {error.strerror}") from error
+        tensors = read_tensors(payload, f"'{agent.model}'")
+        spec, tensors = _CONVERTERS[agent.algo](tensors, agent)
+    return PolicyNet(
+        PolicySpec(agent.algo, agent.env_id, spec.obs_shape, spec.layers, spec.head,
+                   agent.provenance), tensors,
+    )  # fmt: skip
+
+
+def _agent(root: Path, entry: Mapping[str, Any]) -> PublicAgent:
+    trained_on, algo, published = entry["env"], entry["algo"], entry["published_reward"]
+    modern = MODERN_ENV_IDS.get(trained_on, trained_on)
+    env_id, maker = _ENVIRONMENTS.get(trained_on, (modern, None))
+    normalization = entry.get("vecnormalize")
+    return PublicAgent(
+        name=f"{algo}-{trained_on}",
+        algo=algo,
+        env_id=env_id,
+        trained_on=trained_on,
+        published=tuple(published) if published else None,
+        source=entry["source"],
+        licence=entry["licence"],
+        model=root / entry["model"],
+        vecnormalize=root / normalization if normalization else None,
+        maker=maker,
+    )
+
+
+def _baby_a3c(
+    tensors: Mapping[str, torch.Tensor], agent: PublicAgent
+) -> tuple[PolicySpec, dict[str, torch.Tensor]]:
+    """Four convolutions, a GRU cell and a linear head; frames ``[1, 80, 80]``."""
+    parts: list[tuple[str | None, Layer]] = []
+    for i in range(1, 5):
+        parts.append((f"conv{i}", _conv(tensors[f"conv{i}.weight"], stride=2, padding=1)))
+        parts.append((None, Layer("elu")))
+    parts.append((None, Layer("flatten")))
+    gates, inputs = tensors["gru.weight_ih"].shape
+    parts.append(("gru", Layer("gru_cell", {"input_size": inputs, "hidden_size": gates // 3})))
+    parts.append(("actor_linear", _linear(tensors["actor_linear.weight"])))
+    return _assemble(parts, tensors, agent, (1, 80, 80), "sample")
+
+
+def _dueling_dqn(
+    tensors: Mapping[str, torch.Tensor], agent: PublicAgent
+) -> tuple[PolicySpec, dict[str, torch.Tensor]]:
+    """Three convolutions with batch normalization and a duelling head; ``[4, 64, 80]``."""
+    parts: list[tuple[str | None, Layer]] = []
+    for i, stride in ((1, 4), (2, 2), (3, 1)):
+        weight = tensors[f"conv{i}.weight"]
+        parts.append((f"conv{i}", _conv(weight, stride=stride)))
+        parts.append((f"bn{i}", Layer("batch_norm2d", {"num_features": len(weight)})))
+        parts.append((None, Layer("relu")))
+    parts.append((None, Layer("flatten")))
+    hidden, inputs = tensors["Alinear1.weight"].shape
+    n_actions = len(tensors["Alinear2.weight"])
+    head = Layer(
+        "dueling", {"in_features": inputs, "hidden": hidden, "n_actions": n_actions}
+    )
+    renamed = dict(tensors)
+    for ours, theirs in (("advantage", "A"), ("value", "V")):
+        for place, number in ((0, 1), (2, 2)):
+            for part in ("weight", "bias"):
+                name = f"head.{ours}.{place}.{part}"
+                renamed[name] = tensors[f"{theirs}linear{number}.{part}"]
+    return _assemble([*parts, ("head", head)], renamed, agent, (4, 64, 80), "argmax")
+
+
+_CONVERTERS = {"a3c-gru": _baby_a3c, "dueling-ddqn": _dueling_dqn}
+
+
+def _conv(weight: torch.Tensor, **options: int) -> Layer:
+    out_channels, in_channels, *kernel = weight.shape
+    sizes = {"in_channels": in_channels, "out_channels": out_channels, "kernel_size": kernel}
+    return Layer("conv2d", sizes | options)
+
+
+def _linear(weight: torch.Tensor) -> Layer:
+    out_features, in_features = weight.shape
+    return Layer("linear", {"in_features": in_features, "out_features": out_features})
+
+
+def _assemble(
+    parts: list[tuple[str | None, Layer]],
+    tensors: Mapping[str, torch.Tensor],
+    agent: PublicAgent,
+    obs_shape: tuple[int, ...],
+    head: str,
+) -> tuple[PolicySpec, dict[str, torch.Tensor]]:
+    """Description and tensors of layers given with the prefix of their tensors."""
+    renamed = {
+        f"layers.{i}.{name.removeprefix(prefix + '.')}": tensor
+        for i, (prefix, _) in enumerate(parts)
+        if prefix is not None
+        for name, tensor in tensors.items()
+        if name.startswith(prefix + ".")
+    }
+    layers = tuple(layer for _, layer in parts)
+    return PolicySpec(agent.algo, agent.env_id, obs_shape, layers, Head(head)), renamed

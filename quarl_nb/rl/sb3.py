@@ -1,0 +1,243 @@
+"""Policies from stable-baselines3 and sb3-contrib: a live model, or a zip without its pickles."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from quarl_nb.errors import QuarlError
+from quarl_nb.rl.layers import activation_kind
+from quarl_nb.rl.policies import PolicyNet
+from quarl_nb.rl.safe_pickle import (
+    ObsNormalization,
+    open_zip,
+    read_member,
+    read_tensors,
+    read_vecnormalize,
+)
+from quarl_nb.rl.sb3_layers import (
+    FAMILIES,
+    Acting,
+    ActionSpace,
+    ObsSpace,
+    Tensors,
+    algorithm_of,
+    build_policy,
+)
+
+NORMALIZATION_FILES = ("vecnormalize.pkl", "vec_normalize.pkl")
+# Names that today's Gymnasium gives to environments that old policies were trained on.
+MODERN_ENV_IDS = {
+    "LunarLander-v2": "LunarLander-v3",
+    "LunarLanderContinuous-v2": "LunarLanderContinuous-v3",
+    **{
+        f"{name}-v{version}": f"{name}-v5"
+        for name in ("Ant", "HalfCheetah", "Hopper", "Humanoid", "Swimmer", "Walker2d")
+        for version in (2, 3, 4)
+    },
+}
+# Elsewhere a class may act in ways that its tensors do not show.
+_KNOWN_PACKAGES = ("stable_baselines3", "sb3_contrib", "quarl_nb")
+_KNOWN_EXTRACTORS = ("FlattenExtractor", "NatureCNN", "FastNatureCNN")
+
+
+def policy_from_model(
+    model: Any, *, env_id: str | None = None, normalization: ObsNormalization | None = None
+) -> PolicyNet:
+    """The acting path of a live stable-baselines3 or sb3-contrib model.
+
+    Args:
+        env_id: where it acts (default: the id of the model's environment, if it has one).
+        normalization: observation statistics (default: those of the model's ``VecNormalize``).
+
+    Raises:
+        QuarlError: recurrent, a custom network, or a space other than Box and Discrete.
+    """
+    policy = model.policy
+    _check_known(type(policy).__module__, policy.features_extractor_class.__name__)
+    tensors: Tensors = {k: t.detach().cpu().clone() for k, t in policy.state_dict().items()}
+    normalizer = model.get_vec_normalize_env()
+    if normalization is None and normalizer is not None and normalizer.norm_obs:
+        rms = normalizer.obs_rms
+        normalization = ObsNormalization(
+            rms.mean, rms.var, normalizer.epsilon, normalizer.clip_obs
+        )
+    actor = getattr(policy, "actor", None)
+    acting = Acting(
+        algorithm_of(tensors, vars(model)),
+        _obs_of(model.observation_space),
+        _action_of(model.action_space),
+        activation_kind(policy.activation_fn.__name__),
+        squash=bool(policy.squash_output),
+        clip_mean=float(getattr(actor, "clip_mean", 2.0)),
+        divide_images=bool(policy.normalize_images),
+    )
+    spec = model.env.envs[0].spec if hasattr(model.env, "envs") else None
+    return build_policy(acting, tensors, env_id or (spec and spec.id), normalization)
+
+
+def policy_from_zip(
+    file: str | Path,
+    *,
+    env_id: str | None = None,
+    activation: str | None = None,
+    vecnormalize: str | Path | None = None,
+) -> PolicyNet:
+    """A stable-baselines3 zip, read without running any pickle.
+
+    ``policy.pth`` goes through ``torch.load(weights_only=True)``, ``data`` is read as JSON. What
+    SB3 writes there as plain text beside each ``:serialized:`` pickle is enough.
+
+    Args:
+        env_id: where it acts (default: from the name, as in ``CartPole-v1.zip``).
+        activation: of the hidden layers; needed only where the zip does not tell it.
+        vecnormalize: its normalization statistics (default: the file beside the zip).
+
+    Raises:
+        QuarlError: damaged, a zip bomb, not SB3's, unsupported, or not to be known safely.
+    """
+    path = Path(file)
+    what = f"'{path}'"
+    with open_zip(path, what) as archive:
+        data = _read_json(read_member(archive, "data", what), what)
+        tensors = read_tensors(read_member(archive, "policy.pth", what), f"policy.pth in {what}")
+    trained_on = env_id_in(path)
+    env_id = env_id or (trained_on and MODERN_ENV_IDS.get(trained_on, trained_on))
+    normalization = _normalization_of(path, vecnormalize)
+    provenance = {"file": path.name, "trained_on": trained_on}
+    try:
+        acting = _acting_of(data, tensors, env_id, activation)
+        return build_policy(acting, tensors, env_id, normalization, provenance)
+    except QuarlError as error:
+        raise QuarlError(f"{what}: {error}") from error
+
+
+def env_id_in(path: Path) -> str | None:
+    """The environment in a file's or its folder's name: ``ppo-CartPole-v1`` -> ``CartPole-v1``."""
+    for name in (path.stem, path.parent.name):
+        found = re.search(r"(?:^|[-_])([A-Z]\w*-v\d+)$", name)
+        if found:
+            return found[1]
+    return None
+
+
+def _acting_of(
+    data: Mapping[str, Any], tensors: Tensors, env_id: str | None, activation: str | None
+) -> Acting:
+    algo = algorithm_of(tensors, data)
+    policy, kwargs = _object(data, "policy_class"), _object(data, "policy_kwargs")
+    extractor = re.search(r"(\w+)'>$", str(kwargs.get("features_extractor_class", "")))
+    _check_known(str(policy.get("__module__")), extractor[1] if extractor else None)
+    stated = re.search(r"(\w+)'>$", str(kwargs.get("activation_fn", "")))
+    known = activation_kind(stated[1]) if stated else None
+    if known is None and "policy_kwargs" in data and "activation_fn" not in kwargs:
+        known = FAMILIES[algo].activation
+    if activation is not None and known not in (None, activation_kind(activation)):
+        raise QuarlError(f"activation '{activation}' given, but the zip says '{known}'")
+    linear_ars = "ARSLinearPolicy" in str(policy.get("__init__"))
+    squash = kwargs.get("squash_output", algo == "ars" and not linear_ars)
+    return Acting(
+        algo,
+        _obs_in(_object(data, "observation_space")),
+        _action_in(_object(data, "action_space"), env_id),
+        known or (activation and activation_kind(activation)),
+        squash=str(squash) == "True",
+        clip_mean=float(kwargs.get("clip_mean", 2.0)),
+        divide_images=str(kwargs.get("normalize_images", True)) == "True",
+    )
+
+
+def _check_known(module: str, extractor: str | None) -> None:
+    if module.split(".")[0] not in _KNOWN_PACKAGES:
+        raise QuarlError(f"unsupported: a custom policy class, from '{module}'")
+    if extractor is not None and extractor not in _KNOWN_EXTRACTORS:
+        raise QuarlError(
+            f"unsupported features extractor '{extractor}'; known: FlattenExtractor, NatureCNN"
+        )
+
+
+def _obs_of(space: gym.Space) -> ObsSpace:
+    if not isinstance(space, gym.spaces.Box):
+        raise QuarlError(f"unsupported observation space {type(space).__name__}; known: Box")
+    image = space.dtype == np.uint8 and len(space.shape) == 3
+    return ObsSpace(space.shape, bool(image and not space.low.any() and (space.high == 255).all()))
+
+
+def _action_of(space: gym.Space) -> ActionSpace:
+    if isinstance(space, gym.spaces.Discrete):
+        return ActionSpace(n=int(space.n))
+    if isinstance(space, gym.spaces.Box):
+        return ActionSpace(low=space.low, high=space.high)
+    raise QuarlError(f"unsupported action space {type(space).__name__}; known: Box, Discrete")
+
+
+def _obs_in(text: Mapping[str, Any]) -> ObsSpace:
+    if not str(text.get(":type:")).endswith(".Box'>"):
+        raise QuarlError(f"unsupported observation space {text.get(':type:')}; known: Box")
+    shape = _shape_in(text)
+    image = text.get("dtype") == "uint8" and len(shape) == 3
+    bounds = [set(_numbers(text.get(key))) for key in ("low", "high")]
+    return ObsSpace(shape, image and bounds == [{0.0}, {255.0}])
+
+
+def _action_in(text: Mapping[str, Any], env_id: str | None) -> ActionSpace:
+    kind = str(text.get(":type:"))
+    if kind.endswith(".Discrete'>"):
+        return ActionSpace(n=int(text["n"]))
+    if not kind.endswith(".Box'>"):
+        raise QuarlError(f"unsupported action space {kind}; known: Box, Discrete")
+    shape = _shape_in(text)
+    low, high = (np.array(_numbers(text.get(k)), np.float32) for k in ("low", "high"))
+    if low.size == high.size == int(np.prod(shape)):
+        return ActionSpace(low=low.reshape(shape), high=high.reshape(shape))
+    if env_id is None:
+        return ActionSpace()
+    # numpy abbreviates arrays of over a thousand numbers, and old files may lack the bounds.
+    from quarl_nb.rl.envs import make_env
+
+    env = make_env(env_id)
+    env.close()
+    return _action_of(env.action_space)
+
+
+def _shape_in(text: Mapping[str, Any]) -> tuple[int, ...]:
+    return tuple(int(x) for x in _numbers(text.get("_shape", text.get("shape"))))
+
+
+def _numbers(text: Any) -> list[float]:
+    return [float(x) for x in re.findall(r"[-+]?(?:inf|\d+\.?\d*(?:e[-+]?\d+)?)", str(text))]
+
+
+def _object(data: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    value = data.get(key)
+    return value if isinstance(value, dict) else {}
+
+
+def _read_json(payload: bytes, what: str) -> dict[str, Any]:
+    try:
+        data = json.loads(payload)
+    except (ValueError, RecursionError) as error:
+        raise QuarlError(f"'data' in {what} is not JSON: {error}") from error
+    if not isinstance(data, dict):
+        raise QuarlError(f"'data' in {what} is not a JSON object")
+    return data
+
+
+def _normalization_of(path: Path, given: str | Path | None) -> ObsNormalization | None:
+    beside = [path.parent / name for name in NORMALIZATION_FILES]
+    found = Path(given) if given else next((file for file in beside if file.exists()), None)
+    if found is not None:
+        return read_vecnormalize(found)
+    config = path.with_name("config.yml")
+    text = config.read_text(errors="replace") if config.exists() else ""
+    # The RL Zoo's settings, as YAML pairs: `- normalize` and on the next line `- true`.
+    stated = re.search(r"\bnormalize(?::\s*|\s*\n\s*-\s*)(\S.*)", text)
+    if stated and stated[1] != "false" and "'norm_obs': False" not in stated[1].replace("''", "'"):
+        raise QuarlError(f"'{path}' was trained on normalized observations: give vecnormalize=...")
+    return None

@@ -1,0 +1,26 @@
+"""The studies, by name: what each measures and at which scale."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from quarl_nb.errors import check_choice
+
+if TYPE_CHECKING:
+    from quarl_nb.study import Study
+
+# Where each study is made; imported only when asked for, since studies need torch.
+_MODULES = {
+    "ptq": "quarl_nb.studies.ptq:PTQ",
+    "ptq_public": "quarl_nb.studies.ptq:PTQ_PUBLIC",
+    "weights": "quarl_nb.studies.weights:WEIGHTS",
+    "weights_public": "quarl_nb.studies.weights:WEIGHTS_PUBLIC",
+}
+STUDIES = tuple(_MODULES)
+
+
+def get_study(name: str) -> Study:
+    """The study of that name; QuarlError naming the nearest otherwise."""
+    module, _, attribute = _MODULES[check_choice("study", name, STUDIES)].partition(":")
+    return getattr(import_module(module), attribute)

@@ -1,0 +1,69 @@
+"""Where a study's policies come from: the suite's own, or the publicly trained agents."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import gymnasium as gym
+
+from quarl_nb.errors import check_choice
+from quarl_nb.paths import project_root
+from quarl_nb.rl.policies import PolicyNet, load_policy
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A policy to measure and the environment to measure it in.
+
+    Attributes:
+        make: factory of one environment, where `env_id` alone does not name it.
+        extra: where the policy came from (source, licence, how it was trained).
+    """
+
+    name: str
+    algo: str
+    env_id: str
+    net: PolicyNet
+    make: Callable[[], gym.Env] | None = None
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+class PolicySource(Protocol):
+    """A named collection of policies."""
+
+    def names(self) -> Sequence[str]: ...
+
+    def describe(self, name: str) -> tuple[str, str]:
+        """(algo, env_id) of a policy, without loading it."""
+        ...
+
+    def load(self, name: str) -> Subject: ...
+
+
+class TrainedPolicies:
+    """The policies under ``data/policies``, trained by `quarl-nb train`."""
+
+    @property
+    def root(self) -> Path:
+        return project_root() / "data" / "policies"
+
+    def names(self) -> list[str]:
+        return sorted(path.parent.name for path in self.root.glob("*/policy.json"))
+
+    def describe(self, name: str) -> tuple[str, str]:
+        algo, _, env_id = check_choice("policy", name, self.names()).partition("-")
+        return algo, env_id
+
+    def load(self, name: str) -> Subject:
+        net = load_policy(str(self.root / check_choice("policy", name, self.names())))
+        return Subject(name, net.spec.algo, net.spec.env_id, net, extra=dict(net.spec.provenance))
+
+
+def select(source: PolicySource, wanted: Sequence[str]) -> list[str]:
+    """`wanted`, each checked; ``["all"]`` means every policy of the source."""
+    if list(wanted) == ["all"]:
+        return list(source.names())
+    return [check_choice("policy", name, source.names()) for name in wanted]

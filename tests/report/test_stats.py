@@ -1,0 +1,144 @@
+"""Statistics against hand-computed values, rliable's numbers and simulations with known truth."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from quarl_nb.errors import QuarlError
+from quarl_nb.report import stats
+
+RLIABLE = json.loads((Path(__file__).parent / "fixtures" / "rliable.json").read_text())
+
+
+def tasks(name: str) -> list[np.ndarray]:
+    return list(np.array(RLIABLE[name]).T)
+
+
+def test_iqm_and_improvement_equal_rliable() -> None:
+    assert stats.iqm(tasks("x")) == pytest.approx(RLIABLE["iqm_x"], abs=1e-12)
+    assert stats.iqm(tasks("y")) == pytest.approx(RLIABLE["iqm_y"], abs=1e-12)
+    found = stats.probability_of_improvement(tasks("x"), tasks("y"))
+    assert found == pytest.approx(RLIABLE["probability_of_improvement"], abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("statistic", "expected"),
+    [(stats.iqm, "iqm_interval"), (lambda s: float(np.mean(np.stack(s))), "mean_interval")],
+)
+def test_stratified_bootstrap_matches_rliable(statistic, expected) -> None:
+    found = stats.stratified_bootstrap(tasks("x"), statistic, np.random.default_rng(1))
+    assert [found.low, found.high] == pytest.approx(RLIABLE[expected], abs=0.012)
+
+
+def test_iqm_by_hand() -> None:
+    assert stats.iqm([np.array([100.0, 1, 2, 3]), np.array([4.0, 5, 6, -100])]) == 3.5
+    assert stats.iqm([np.array([7.0])]) == 7
+
+
+def test_improvement_counts_ties_half() -> None:
+    x, y = np.array([1.0, 2]), np.array([1.0, 0])
+    assert stats.probability_of_improvement([x], [y]) == (0.5 + 1 + 1 + 1) / 4
+
+
+def test_bootstrap_weights_are_resamples() -> None:
+    weights = stats.bootstrap_weights(8, np.random.default_rng(0), 50)
+    assert weights.shape == (50, 8)
+    assert np.allclose(weights.sum(axis=1), 1)
+    assert np.allclose(weights * 8, np.round(weights * 8))
+
+
+def test_paired_difference_ignores_what_episodes_share() -> None:
+    generator = np.random.default_rng(0)
+    shared = 1000 * generator.standard_normal(50)
+    weights = stats.bootstrap_weights(50, generator)
+    found = stats.paired_difference(shared + 2, shared, weights)
+    assert (found.value, found.low, found.high) == pytest.approx((2, 2, 2))
+
+
+def test_paired_interval_covers_the_truth() -> None:
+    generator = np.random.default_rng(3)
+    hits = 0
+    for _ in range(300):
+        x = generator.normal(1.0, 2.0, 60)
+        weights = stats.bootstrap_weights(60, generator, 400)
+        found = stats.paired_difference(x, np.zeros(60), weights)
+        hits += found.low <= 1.0 <= found.high
+    assert 0.90 <= hits / 300 <= 0.98
+
+
+def loss_of(fraction: float, noise: float = 0.02, mean: float = 100.0) -> stats.Loss:
+    generator = np.random.default_rng(5)
+    reference = mean + 10 * generator.standard_normal(100)
+    own = noise * generator.standard_normal(100)
+    treatment = reference - abs(mean) * (fraction + own - own.mean())
+    return stats.relative_loss(reference, treatment, stats.bootstrap_weights(100, generator))
+
+
+@pytest.mark.parametrize("mean", [100.0, -150.0])
+def test_relative_loss_decides_what_it_should(mean: float) -> None:
+    small, large, gain = (loss_of(x, mean=mean) for x in (0.01, 0.2, -0.2))
+    assert small.interval.value == pytest.approx(0.01, abs=0.002)
+    assert small.p_equivalent < 0.05 < small.p_loss
+    assert large.p_loss < 0.05 < large.p_no_loss
+    assert gain.p_no_loss < 0.05 < gain.p_equivalent
+
+
+def test_tost_interval_and_p_value_agree() -> None:
+    for fraction in (0.03, 0.045, 0.049, 0.051, 0.055):
+        loss = loss_of(fraction, noise=0.05)
+        assert (loss.p_no_loss <= 0.05) == (loss.tost.high < 0.05)
+
+
+def test_noise_alone_is_undecided() -> None:
+    loss = loss_of(0.04, noise=0.5)
+    assert min(loss.p_no_loss, loss.p_loss) > 0.05
+
+
+def test_relative_loss_refuses_what_it_cannot_pair() -> None:
+    weights = stats.bootstrap_weights(3, np.random.default_rng(0), 10)
+    with pytest.raises(QuarlError, match="same episodes"):
+        stats.relative_loss(np.ones(3), np.ones(4), weights)
+    with pytest.raises(QuarlError, match="is 0"):
+        stats.relative_loss(np.array([-1.0, 0, 1]), np.ones(3), weights)
+
+
+def test_holm_by_hand() -> None:
+    # sorted .01 .02 .03 .04 -> *4 *3 *2 *1 = .04 .06 .06 .04 -> running maximum
+    assert stats.holm([0.04, 0.01, 0.03, 0.02]) == pytest.approx([0.06, 0.04, 0.06, 0.06])
+    assert stats.holm([0.9, 0.8]) == pytest.approx([1, 1])
+
+
+def test_best_of_many_keeps_its_level_where_looking_at_each_does_not() -> None:
+    generator = np.random.default_rng(11)
+    corrected = single = 0
+    for _ in range(250):
+        reference = generator.standard_normal(40)
+        treatments = generator.standard_normal((15, 40))
+        weights = stats.bootstrap_weights(40, generator, 400)
+        found = stats.best_of_many(reference, treatments, weights)
+        corrected += bool(found.low.max() > 0)
+        alone = [stats.best_of_many(reference, row[None], weights).low[0] for row in treatments]
+        single += max(alone) > 0
+    assert corrected / 250 < 0.10
+    assert single / 250 > 0.25
+
+
+def test_best_of_many_finds_a_planted_gain() -> None:
+    generator = np.random.default_rng(2)
+    reference = 10 * generator.standard_normal(60)
+    treatments = reference + generator.standard_normal((15, 60))
+    treatments[4] += 2
+    found = stats.best_of_many(reference, treatments, stats.bootstrap_weights(60, generator))
+    assert found.best == 4
+    assert found.low[4] > 0 and found.p_value < 0.01
+    assert (np.delete(found.low, 4) < 0).all()
+
+
+def test_best_of_many_without_any_difference() -> None:
+    weights = stats.bootstrap_weights(5, np.random.default_rng(0), 20)
+    found = stats.best_of_many(np.full(5, 500.0), np.full((3, 5), 500.0), weights)
+    assert found.p_value == 1 and (found.low == 0).all()

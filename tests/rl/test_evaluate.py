@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+
+from quarl_nb.errors import QuarlError
+from quarl_nb.rl.evaluate import evaluate
+
+
+class SeedEnv(gym.Env):
+    """An episode as long as its seed; every step's reward is the seed."""
+
+    observation_space = gym.spaces.Box(0, 1000, (1,), dtype=np.float32)
+    action_space = gym.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        # Autoreset passes no seed: such an episode must never be counted.
+        self.seed_ = 999 if seed is None else seed
+        self.left = self.seed_
+        return np.array([self.seed_], dtype=np.float32), {}
+
+    def step(self, action):
+        self.left -= 1
+        return np.array([self.seed_], dtype=np.float32), self.seed_, self.left == 0, False, {}
+
+
+class Still:
+    """A policy that always takes action 0 and remembers its batches."""
+
+    def __init__(self):
+        self.batches = []
+
+    def initial_state(self, n):
+        return None
+
+    def act(self, obs, state=None, generator=None):
+        self.batches.append(obs[:, 0].tolist())
+        return np.zeros(len(obs), dtype=np.int64), None
+
+
+class Counter(Still):
+    """A recurrent policy whose state counts the steps of each episode."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def initial_state(self, n):
+        return torch.zeros(n, 1)
+
+    def act(self, obs, state=None, generator=None):
+        self.seen.append((obs[:, 0].astype(int).tolist(), state[:, 0].tolist()))
+        return np.zeros(len(obs), dtype=np.int64), state + 1
+
+
+@pytest.mark.parametrize("n_envs", [1, 2, 3, 7, 50])
+def test_every_seed_gets_one_whole_episode(n_envs):
+    seeds = [5, 1, 9, 2, 30, 4, 3]
+    result = evaluate(Still(), "seed", seeds, n_envs=n_envs, make=SeedEnv)
+    assert result.lengths == seeds
+    assert result.returns == [float(seed * seed) for seed in seeds]
+    assert result.seeds == seeds
+
+
+def test_short_episodes_are_not_favoured():
+    # Ten episodes of one step and one of fifty: keeping the first five to finish would give 1.
+    seeds = [50, 1, 1, 1, 1]
+    result = evaluate(Still(), "seed", seeds, n_envs=5, make=SeedEnv)
+    assert np.mean(result.lengths) == np.mean(seeds)
+
+
+def test_a_recurrent_state_starts_anew_with_each_episode():
+    policy = Counter()
+    evaluate(policy, "seed", [3, 2, 4, 5], n_envs=2, make=SeedEnv)
+    steps: dict[int, list[float]] = {}
+    for seeds, states in policy.seen:
+        for seed, state in zip(seeds, states, strict=True):
+            steps.setdefault(seed, []).append(state)
+    # A slot with no episode left runs on, unseen, until the others have finished.
+    for seed in (3, 2, 4, 5):
+        assert steps[seed][:seed] == list(range(seed))
+
+
+def test_the_same_seeds_give_the_same_returns():
+    class Lean(Still):
+        def act(self, obs, state=None, generator=None):
+            return (obs[:, 2] > 0).astype(np.int64), None
+
+    first = evaluate(Lean(), "CartPole-v1", range(20), n_envs=4)
+    second = evaluate(Lean(), "CartPole-v1", range(20), n_envs=7)
+    assert first.returns == second.returns
+    assert len(set(first.returns)) > 1
+
+
+def test_no_episodes_is_an_error():
+    with pytest.raises(QuarlError, match="at least one episode"):
+        evaluate(Still(), "CartPole-v1", [])

@@ -1,0 +1,142 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from quarl_nb.errors import QuarlError
+from quarl_nb.rl import train as training
+from quarl_nb.rl.checkpoint import Progress, load_checkpoint, save_checkpoint
+from quarl_nb.rl.model import make_model
+from quarl_nb.rl.policies import load_policy
+from quarl_nb.rl.recipes import get_recipe, linear, recipes
+from quarl_nb.rl.sb3_vec import AtariVecEnv
+
+SHORT = dict(timesteps=600, eval_every=300, eval_episodes=2, target_return=None)
+
+
+def short(name: str, **changes):
+    recipe = get_recipe(name)
+    small = {"buffer_size": 500} if "buffer_size" in recipe.hyperparameters else {}
+    return replace(
+        recipe, **{**SHORT, **changes}, hyperparameters=recipe.hyperparameters | small
+    )
+
+
+def test_a_run_ends_with_its_best_policy_and_its_progress(tmp_path):
+    recipe = short("ppo-CartPole-v1")
+    progress = training.train(recipe, tmp_path / "run")
+    assert progress.done
+    assert progress.timesteps >= 600
+    net = load_policy(training.publish(tmp_path / "run", tmp_path / "policy"))
+    assert (net.spec.algo, net.spec.env_id) == ("ppo", "CartPole-v1")
+    assert net.spec.provenance["timesteps"] == progress.best_timesteps
+    assert net.spec.provenance["selection"]["mean"] == progress.best_return
+    assert net.spec.provenance["hyperparameters"]["learning_rate"] == "linear from 0.001"
+    lines = (tmp_path / "run" / "progress.csv").read_text().splitlines()
+    assert lines[0].startswith("timesteps,wall_s")
+    best = max(float(line.split(",")[3]) for line in lines[1:])
+    assert best == progress.best_return
+
+
+def test_a_stopped_run_continues_where_it_was(tmp_path):
+    recipe = short("ppo-CartPole-v1")
+    stopped = training.train(recipe, tmp_path, deadline=0.0)
+    assert not stopped.done
+    assert 0 < stopped.timesteps < 600
+    resumed = training.train(recipe, tmp_path)
+    assert resumed.done
+    assert 600 <= resumed.timesteps < 600 + 256  # whole rollouts of 8 x 32 steps
+    assert resumed.wall_s > stopped.wall_s
+    assert training.train(recipe, tmp_path).timesteps == resumed.timesteps
+
+
+def test_training_stops_at_its_target_return(tmp_path):
+    progress = training.train(short("ppo-CartPole-v1", target_return=-1.0), tmp_path)
+    assert progress.done
+    assert progress.timesteps < 600
+
+
+@pytest.mark.parametrize("name", ["dqn-CartPole-v1", "ppo-MountainCarContinuous-v0"])
+def test_a_checkpoint_restores_the_model(tmp_path, name):
+    recipe = short(name)
+    model = make_model(recipe, seed=0)
+    model.learn(300)
+    save_checkpoint(tmp_path / "c.pt", model, Progress(timesteps=300, best_return=1.5))
+    other = make_model(recipe, seed=1)
+    progress = load_checkpoint(tmp_path / "c.pt", other)
+    assert progress == Progress(timesteps=300, best_return=1.5)
+    assert other.num_timesteps == 300
+    for key, value in model.policy.state_dict().items():
+        assert torch.equal(value, other.policy.state_dict()[key]), key
+    if recipe.normalize:
+        ours, theirs = (m.get_vec_normalize_env().obs_rms for m in (model, other))
+        np.testing.assert_array_equal(ours.mean, theirs.mean)
+        assert ours.count == theirs.count
+    else:
+        ours, theirs = model.replay_buffer, other.replay_buffer
+        assert (ours.pos, ours.full) == (theirs.pos, theirs.full)
+        np.testing.assert_array_equal(ours.observations, theirs.observations)
+
+
+def test_a_damaged_checkpoint_is_named(tmp_path):
+    recipe = short("ppo-CartPole-v1")
+    training.train(recipe, tmp_path, deadline=0.0)
+    checkpoint = tmp_path / "checkpoint.pt"
+    checkpoint.write_bytes(checkpoint.read_bytes()[:2000])
+    with pytest.raises(QuarlError, match="checkpoint.pt' cannot be read"):
+        training.train(recipe, tmp_path)
+
+
+def test_a_checkpoint_that_would_run_code_is_refused(tmp_path):
+    class Evil:
+        def __reduce__(self):
+            return (open, (str(tmp_path / "ran"), "w"))
+
+    torch.save({"format": 1, "parameters": Evil()}, tmp_path / "checkpoint.pt")
+    with pytest.raises(QuarlError, match="cannot be read"):
+        training.train(short("ppo-CartPole-v1"), tmp_path)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_diverged_run_is_one_clear_line(tmp_path, monkeypatch):
+    recipe = short("ppo-MountainCarContinuous-v0", eval_every=10**9)
+    recipe.hyperparameters["learning_rate"] = 1e30
+    with pytest.raises(QuarlError, match="ppo-MountainCarContinuous-v0 diverged"):
+        training.train(recipe, tmp_path)
+    assert not (tmp_path / "best").exists()
+
+
+def test_recipes_cover_the_small_environments_and_pong_of_table_4():
+    names = set(recipes())
+    for env_id, algos in {
+        "CartPole-v1": "a2c dqn ppo", "MountainCarContinuous-v0": "a2c ppo ddpg",
+        "BipedalWalker-v3": "a2c ppo ddpg", "HalfCheetah-v5": "a2c ppo ddpg",
+        "Walker2d-v5": "a2c ppo ddpg", "PongNoFrameskip-v4": "a2c dqn ppo",
+    }.items():  # fmt: skip
+        assert {f"{algo}-{env_id}" for algo in algos.split()} <= names
+
+
+def test_linear_schedule():
+    assert [linear(0.2)(p) for p in (1.0, 0.5, 0.0)] == [0.2, 0.1, 0.0]
+
+
+def test_atari_training_env_reports_whole_games_and_ends_episodes_at_lost_lives():
+    env = AtariVecEnv("BreakoutNoFrameskip-v4", 2, seed=0)
+    env.reset()
+    generator = np.random.default_rng(0)
+    lost, games, rewards_seen = 0, [], set()
+    for _ in range(600):
+        _, rewards, dones, infos = env.step(generator.integers(4, size=2))
+        rewards_seen |= set(rewards.tolist())
+        lost += int(dones.sum())
+        games += [info["episode"] for info in infos if "episode" in info]
+        for done, info in zip(dones, infos, strict=True):
+            assert done == ("terminal_observation" in info)
+    assert rewards_seen <= {-1.0, 0.0, 1.0}
+    assert games
+    # Five lives a game in Breakout: at most that many endings for each finished or running game.
+    assert 5 * len(games) <= lost < 5 * (len(games) + 2)
+    env.close()
