@@ -8,8 +8,10 @@ stable-baselines3's ``AtariWrapper``) and dm_control tasks as ``dm:<domain>-<tas
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
+from functools import cache
 
 import gymnasium as gym
 import numpy as np
@@ -51,6 +53,7 @@ def make_env(env_id: str) -> gym.Env:
         return _make_wrapped_atari(env_id)
     if env_id.startswith("dm:"):
         return _make_dm_control(env_id)
+    _silence_mujoco_deprecations()
     try:
         return gym.make(env_id)
     except gym.error.Error as error:
@@ -126,6 +129,24 @@ def reset_slots(env: VectorEnv, mask: np.ndarray, seeds: Sequence[int]) -> np.nd
             per_env[slot] = int(seed)
         return env.reset(seed=per_env, options=options)[0].copy()
     return env.reset(seed=np.asarray(seeds), options=options)[0]
+
+
+@cache
+def _silence_mujoco_deprecations() -> None:
+    """Gymnasium's own models use attributes that MuJoCo deprecates, once for every environment.
+
+    Without a handler MuJoCo prints each and appends it to a file in the working directory.
+    """
+    try:
+        import mujoco
+    except ImportError:
+        return
+
+    def report(message: str) -> None:
+        if "deprecated" not in message:
+            warnings.warn(f"MuJoCo: {message}", RuntimeWarning, stacklevel=2)
+
+    mujoco.set_mju_user_warning(report)
 
 
 def _make_wrapped_atari(env_id: str) -> gym.Env:
