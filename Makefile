@@ -32,7 +32,7 @@ lab: .venv/.installed
 	$(BIN)/jupyter lab notebooks
 
 bench: .venv/.installed
-	$(BIN)/python -m quarl_nb.bench
+	for file in tests/bench/bench_*.py; do OMP_NUM_THREADS=2 $(BIN)/python $$file; done
 
 lint: .venv/.installed
 	$(BIN)/ruff check quarl_nb tests

@@ -9,8 +9,10 @@ from collections.abc import Iterable
 class QuarlError(Exception):
     """A user-facing mistake or bad input; `str()` is one clear line.
 
-    The command line prints it as `error: <line>` and exits with status 2.
+    The command line prints it as `error: <line>` and exits with `exit_code`.
     """
+
+    exit_code = 2
 
 
 def check_choice(what: str, value: str, allowed: Iterable[str]) -> str:

@@ -1,8 +1,11 @@
-"""Where the suite's data lies: found from the working directory, never a fixed path."""
+"""Where the suite's data lies, and writing a file whole or not at all."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+
+from quarl_nb.errors import QuarlError
 
 _MARKS = ("data/records", "data/policies", "data/paper")
 
@@ -18,3 +21,22 @@ def project_root() -> Path:
         if any((folder / mark).is_dir() for mark in _MARKS):
             return folder
     return here
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Write a file that is either whole or absent, whenever the process is killed.
+
+    Raises:
+        QuarlError: the disk is full or the folder cannot be written.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with temporary.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise QuarlError(f"cannot write '{path}': {error.strerror}") from error

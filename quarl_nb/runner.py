@@ -6,6 +6,7 @@ import logging
 import os
 import sys
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from quarl_nb import provenance
 from quarl_nb.errors import QuarlError
 from quarl_nb.store import ResultStore
 from quarl_nb.study import Cell, Study, resolve_parameters
-from quarl_nb.workers import Job, Outcome, run_jobs
+from quarl_nb.workers import Job, Outcome, Task, run_jobs
 
 logger = logging.getLogger(__name__)
 
@@ -62,23 +63,27 @@ def run_study(
         raise QuarlError(f"workers must be at least 1, not {workers}")
     jobs = plan(study, profile, parameters, shard)
     missing = [job for job in jobs if recompute or not store.has(study.name, profile, job.key)]
-    counts = {"done": 0, "failed": 0}
-    errors: list[Path] = []
-    if missing:
-        store.prepare(study.name, profile)
+    if not missing:
+        return RunSummary(done=0, skipped=len(jobs), failed=0, total=len(jobs))
+    store.prepare(study.name, profile)
+    task = Task(study, profile, store, provenance.collect())
+    done, errors = 0, []
     shown = progress and sys.stderr.isatty() and not os.environ.get("CI")
-    with tqdm(
+    bar = tqdm(
         total=len(jobs), initial=len(jobs) - len(missing), disable=not shown,
         desc=f"{study.name} {profile}", unit="cell", file=sys.stderr,
-    ) as bar:  # fmt: skip
-        for outcome in run_jobs(study, profile, store, missing, workers, provenance.collect()):
-            counts["done" if outcome.error is None else "failed"] += 1
-            if outcome.error is not None:
+    )  # fmt: skip
+    # Closed at once on Ctrl-C, not whenever the exception lets go of the generator.
+    with bar, closing(run_jobs(task, missing, workers)) as outcomes:
+        for outcome in outcomes:
+            if outcome.error is None:
+                done += 1
+            else:
                 errors.append(store.error_path(study.name, profile, outcome.job.key))
                 _report_failure(outcome, errors[-1])
             bar.update()
-    return RunSummary(skipped=len(jobs) - len(missing), total=len(jobs), errors=tuple(errors),
-                      **counts)
+    skipped = len(jobs) - len(missing)
+    return RunSummary(done, skipped, len(errors), len(jobs), tuple(errors))
 
 
 def plan(

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from quarl_nb.errors import QuarlError
-from quarl_nb.paths import project_root
+from quarl_nb.paths import project_root, write_atomically
 from quarl_nb.study import Cell, canonical_json
 
 if TYPE_CHECKING:
@@ -186,25 +186,6 @@ def to_json(value: Any) -> Any:
     if value is None or isinstance(value, bool | int | float | str):
         return value
     raise TypeError(f"{type(value).__name__} is not a JSON value: {value!r}")
-
-
-def write_atomically(path: Path, content: bytes) -> None:
-    """Write a file that is either whole or absent, whenever the process is killed.
-
-    Raises:
-        QuarlError: the disk is full or the folder cannot be written.
-    """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with temporary.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise QuarlError(f"cannot write '{path}': {error.strerror}") from error
 
 
 def _checksum(record: Mapping[str, Any]) -> str:

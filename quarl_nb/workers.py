@@ -1,31 +1,30 @@
-"""Worker processes that measure cells one at a time; a dead worker is a failed cell."""
+"""Worker processes that measure cells one at a time; a dead worker is one failed cell."""
 
 from __future__ import annotations
 
 import os
 import pickle
-import resource
 import signal
-import sys
 import threading
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing import get_context, parent_process
 from multiprocessing.connection import Connection, wait
-from multiprocessing.context import SpawnProcess
+from pathlib import Path
 from typing import Any
 
-from quarl_nb import provenance
 from quarl_nb.energy import EnergyMeter
 from quarl_nb.errors import QuarlError
+from quarl_nb.provenance import utc_now
 from quarl_nb.store import ResultStore, to_json
 from quarl_nb.study import Study
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-POLL_S = 0.5  # how soon the death of a worker is noticed; results arrive at once
+POLL_S = 0.5  # how soon a worker's death is noticed; results arrive at once
 STOP_S = 5.0  # how long a worker may take to end before it is killed
+_SPAWN = get_context("spawn")  # forking a process that has threads (torch, Jupyter) may hang
 
 
 @dataclass(frozen=True)
@@ -48,44 +47,215 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Task:
-    """What a worker needs to know once."""
+    """What every worker of a run knows."""
 
     study: Study
     profile: str
     store: ResultStore
     provenance: Mapping[str, Any]
 
+    def fail(self, job: Job, line: str, details: str) -> Outcome:
+        """Leave the error file of a failed cell."""
+        try:
+            self.store.write_error(self.study.name, self.profile, job.key, details)
+        except QuarlError as error:
+            return Outcome(job, str(error), fatal=True)
+        return Outcome(job, line)
 
-def run_jobs(
-    study: Study,
-    profile: str,
-    store: ResultStore,
-    jobs: Sequence[Job],
-    workers: int,
-    provenance: Mapping[str, Any],
-) -> Iterator[Outcome]:
+
+def run_jobs(task: Task, jobs: Sequence[Job], workers: int) -> Generator[Outcome, None, None]:
     """Measure the jobs in up to `workers` processes; yields each outcome as it comes.
 
+    Close the generator to stop early: the workers end, cells in flight are lost.
+
     Raises:
-        QuarlError: a record cannot be written, or a worker cannot even start.
+        QuarlError: a record cannot be written, or a worker cannot start.
     """
-    try:
-        task = pickle.dumps(Task(study, profile, store, provenance))
-    except (pickle.PicklingError, AttributeError, TypeError) as error:
-        raise QuarlError(f"study {study.name!r} cannot go to a worker: {error}") from error
     waiting = list(reversed(jobs))
-    crew = []
+    crew: list[Worker] = []
     try:
-        crew = [Worker(task) for _ in range(min(workers, len(jobs)))]
+        crew += [Worker(task) for _ in range(min(workers, len(jobs)))]
         while crew:
             ready = wait([worker.connection for worker in crew], timeout=POLL_S)
             for worker in list(crew):
-                if worker.connection in ready or not worker.process.is_alive():
-                    outcome = worker.collect()
-                    if outcome and outcome.fatal:
-                        raise QuarlError(outcome.error)
-                    if worker.job and outcome and not worker.process.is_alive():
-                        pass
+                if worker.connection not in ready and worker.process.is_alive():
+                    continue
+                lost = not worker.receive()
+                if worker.outcome:
+                    if worker.outcome.fatal:
+                        raise QuarlError(worker.outcome.error)
+                    yield worker.outcome
+                if waiting and not lost:
+                    worker.give(waiting.pop())
+                    continue
+                worker.stop()
+                crew.remove(worker)
+                if waiting:
+                    crew.append(Worker(task))
     finally:
         for worker in crew:
             worker.stop()
+
+
+class Worker:
+    """The runner's side of one worker process.
+
+    Attributes:
+        job: what it is measuring, None while it starts or when it has reported.
+        outcome: what the last `receive` brought, None if the worker only said that it started.
+    """
+
+    def __init__(self, task: Task) -> None:
+        try:
+            pickled = pickle.dumps(task)
+        except (pickle.PicklingError, AttributeError, TypeError) as error:
+            name = task.study.name
+            raise QuarlError(f"study {name!r} cannot go to a worker process: {error}") from error
+        self.task = task
+        self.job: Job | None = None
+        self.outcome: Outcome | None = None
+        self.connection, remote = _SPAWN.Pipe()
+        self.process = _SPAWN.Process(target=_work, args=(remote, pickled))
+        with _worker_environment():
+            self.process.start()
+        remote.close()
+
+    def give(self, job: Job) -> None:
+        """Let the worker measure `job`."""
+        self.job = job
+        try:
+            self.connection.send(job)
+        except OSError:
+            pass  # it has just died; the next receive says so
+
+    def receive(self) -> bool:
+        """Take the worker's message into `outcome`; False if the worker is dead.
+
+        Raises:
+            QuarlError: it died before it could take a job.
+        """
+        # Only what is there is read: a dead worker's own children may hold the pipe open.
+        if self.connection.poll():
+            try:
+                self.outcome, self.job = self.connection.recv(), None
+                return True
+            except (EOFError, OSError):
+                pass
+        self.process.join(STOP_S)
+        reason = _death(self.process.exitcode)
+        if self.job is None:
+            raise QuarlError(f"a worker process {reason} before it could measure anything")
+        line = f"worker process {reason}"
+        self.outcome, self.job = self.task.fail(self.job, line, line + "\n"), None
+        return False
+
+    def stop(self) -> None:
+        """End the process: at once when it is idle or closed, by signal when it is measuring."""
+        self.connection.close()
+        if self.job is not None:
+            self.process.terminate()
+        self.process.join(STOP_S)
+        if self.process.is_alive():
+            self.process.kill()
+            self.process.join()
+
+
+def _death(exitcode: int | None) -> str:
+    if exitcode is not None and exitcode < 0:
+        hint = " (out of memory?)" if -exitcode == signal.SIGKILL else ""
+        return f"was ended by {signal.Signals(-exitcode).name}{hint}"
+    return f"ended with exit code {exitcode}"
+
+
+@contextmanager
+def _worker_environment() -> Iterator[None]:
+    """What a child must have from birth: one thread a library, and no Ctrl-C of its own."""
+    before = {name: os.environ.get(name) for name in THREAD_VARIABLES}
+    os.environ.update(dict.fromkeys(THREAD_VARIABLES, "1"))
+    # A blocked signal is inherited; Ctrl-C during the start reaches this process afterwards.
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+def _work(connection: Connection, pickled: bytes) -> None:
+    """Body of a worker process: say hello, then measure job after job until the pipe closes."""
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    task: Task = pickle.loads(pickled)  # from our own parent, never from a file
+    try:
+        connection.send(None)
+        while True:
+            connection.send(_measure(task, connection.recv()))
+    except (EOFError, OSError):
+        return
+
+
+def _end_with_parent() -> None:
+    """A killed runner must leave nothing running."""
+    parent = parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
+
+
+def _measure(task: Task, job: Job) -> Outcome:
+    """Measure one cell and record it, or leave its error file."""
+    provenance = {**task.provenance, "start_time": utc_now()}
+    _reset_peak_memory()
+    try:
+        with EnergyMeter() as meter:
+            measurement = task.study.measure(job.cell, job.budget)
+        record = to_json({
+            "study": task.study.name,
+            "profile": task.profile,
+            "key": job.key,
+            "schema_version": task.study.schema_version,
+            "cell": job.cell,
+            "budget": job.budget,
+            "measured": measurement.measured,
+            "backend": measurement.backend,
+            "source": measurement.source,
+            "energy": meter.as_record(),
+            "wall_s": meter.wall_s,
+            "peak_memory_bytes": _peak_memory_bytes(),
+            "extra": measurement.extra,
+            "provenance": provenance,
+        })  # fmt: skip
+        if clash := set(job.cell) & set(measurement.measured):
+            raise ValueError(f"measured fields hide cell fields: {', '.join(sorted(clash))}")
+    except Exception as error:  # whatever a cell does, the others go on
+        line = str(error) if isinstance(error, QuarlError) else f"{type(error).__name__}: {error}"
+        return task.fail(job, line.partition("\n")[0], traceback.format_exc())
+    try:
+        task.store.write(record, measurement.arrays)
+    except QuarlError as error:
+        return Outcome(job, str(error), fatal=True)
+    return Outcome(job)
+
+
+def _reset_peak_memory() -> None:
+    """Let the kernel count this process's peak memory anew (Linux)."""
+    try:
+        Path("/proc/self/clear_refs").write_text("5")
+    except OSError:
+        pass  # the peak then counts from the worker's start
+
+
+def _peak_memory_bytes() -> int | None:
+    """Peak resident memory of this process since the reset; None where /proc does not tell.
+
+    Not `ru_maxrss`: after a spawn that still counts the memory of the parent.
+    """
+    try:
+        status = Path("/proc/self/status").read_text()
+    except OSError:
+        return None
+    peaks = [line.split() for line in status.splitlines() if line.startswith("VmHWM:")]
+    return int(peaks[0][1]) * 1024 if peaks else None

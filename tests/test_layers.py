@@ -61,7 +61,7 @@ def test_layer_imports_only_what_lies_below_it(layer):
 
 def test_every_layer_is_known():
     layers = {p.stem for p in PACKAGE.iterdir() if p.suffix == ".py" or (p / "__init__.py").exists()}
-    on_top = {"__init__", "__main__", "cli", "testing", "bench"}
+    on_top = {"__init__", "__main__", "cli", "testing", "notebook", "quantize"}
     assert layers - on_top == set(ALLOWED)
 
 

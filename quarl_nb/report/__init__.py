@@ -1,1 +1,1 @@
-"""Records -> statistics, verdicts, tables, figures. Knows records, pandas and matplotlib, no torch."""
+"""Records -> statistics, verdicts, tables and figures: pandas and matplotlib, never torch."""

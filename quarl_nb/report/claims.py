@@ -27,6 +27,10 @@ RULES: Mapping[str, Rule] = {
         sweet_spots.sweet_spots_differ,
     )
 }
+# A claim about PTQ rests on our own policies, the public agents, and the statistics of both.
+FAMILIES: Mapping[str, tuple[str, ...]] = {
+    "ptq": ("ptq", "ptq_public", "weights", "weights_public"),
+}
 
 
 @dataclass(frozen=True)
@@ -38,7 +42,7 @@ class Claim:
         source: seed document and place; `also` lists those that repeat it.
         metric: what is measured.
         decision: the rule in words.
-        study: whose records decide.
+        study: whose records decide; `FAMILIES` says which others are read with them.
         rule: name in `RULES`, "" while the study does not exist.
         arguments: keyword arguments of the rule.
 
@@ -80,6 +84,13 @@ def load_claims(path: Path | None = None) -> list[Claim]:
     return claims
 
 
+def family_frame(frame_of: Callable[[str], pd.DataFrame], study: str) -> pd.DataFrame:
+    """The records of a study and of those read with it, in one frame; empty if there are none."""
+    frames = [frame_of(name) for name in FAMILIES.get(study, (study,))]
+    full = [frame for frame in frames if not frame.empty]
+    return pd.concat(full, ignore_index=True) if full else pd.DataFrame()
+
+
 def judge(claim: Claim, records: pd.DataFrame) -> Finding:
     """The verdict of one claim over the records of its study (an empty frame: not measured)."""
     if not claim.rule or records.empty:
@@ -103,7 +114,7 @@ def verdicts(
     rows = []
     for claim in load_claims() if claims is None else claims:
         if claim.study not in frames:
-            frames[claim.study] = frame_of(claim.study)
+            frames[claim.study] = family_frame(frame_of, claim.study)
         records = frames[claim.study]
         found = judge(claim, records)
         interval = found.interval

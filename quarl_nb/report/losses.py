@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import zlib
+from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
@@ -28,6 +29,39 @@ def bits_of(precision: str) -> int | None:
     return int(found.group(1)) if found else None
 
 
+def ptq_records(
+    records: pd.DataFrame, precisions: Sequence[str] = (), algos: Sequence[str] = (),
+    env_ids: Sequence[str] = (), ranges: Sequence[str] = (),
+) -> pd.DataFrame:
+    """The rows that hold returns, at `precisions` (and fp32), of `algos`, ...; () means all.
+
+    `ranges` is filled with its default and `algo` is in lower case.
+    """
+    if records.empty or "returns" not in records:
+        return pd.DataFrame()
+    rows = records[records["returns"].notna()]
+    rows = rows.assign(
+        ranges=rows["ranges"].fillna("minmax") if "ranges" in rows else "minmax",
+        algo=rows["algo"].str.lower(),
+    )
+    keep = pd.Series(True, rows.index)
+    if precisions:
+        keep &= rows["precision"].isin([REFERENCE, *precisions])
+    if ranges:
+        keep &= rows["ranges"].isin([*ranges]) | (rows["precision"] == REFERENCE)
+    for column, allowed in (("algo", algos), ("env_id", env_ids)):
+        if allowed:
+            keep &= rows[column].isin([*allowed])
+    return rows[keep]
+
+
+def policy_label(policy: str) -> str:
+    """`public/a2c-HalfCheetah-v3` as figures write it: A2C HalfCheetah (public)."""
+    algo, _, env = policy.removeprefix(PUBLIC).partition("-")
+    name = f"{algo.upper()} {re.sub(r'(NoFrameskip)?-v[0-9]+', '', env)}"
+    return f"{name} (public)" if policy.startswith(PUBLIC) else name
+
+
 def paired_losses(records: pd.DataFrame, resamples: int = RESAMPLES) -> pd.DataFrame:
     """Loss of every quantized policy against its own fp32 over common episode seeds.
 
@@ -47,11 +81,10 @@ def paired_losses(records: pd.DataFrame, resamples: int = RESAMPLES) -> pd.DataF
     Raises:
         QuarlError: returns are missing or two precisions ran on different episode seeds.
     """
+    rows: list[dict[str, object]] = []
+    records = ptq_records(records)
     if records.empty:
         return pd.DataFrame()
-    records = records.assign(ranges=records.get("ranges", "minmax"))
-    records["ranges"] = records["ranges"].fillna("minmax")
-    rows: list[dict[str, object]] = []
     for (policy, seed), group in records.groupby(["policy", "seed"], dropna=False, sort=True):
         reference = group[group["precision"] == REFERENCE]
         if len(reference):
@@ -80,7 +113,7 @@ def _row(
 ) -> dict[str, object]:
     mean = percentile_interval(float(treatment.mean()), weights @ treatment)
     row: dict[str, object] = {
-        "algo": str(record["algo"]).lower(),
+        "algo": record["algo"],
         "env_id": record["env_id"],
         "policy": record["policy"],
         "public": str(record["policy"]).startswith(PUBLIC),

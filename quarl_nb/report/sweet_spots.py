@@ -10,7 +10,7 @@ from itertools import combinations
 import numpy as np
 import pandas as pd
 
-from quarl_nb.report.losses import bits_of, returns_of
+from quarl_nb.report.losses import bits_of, ptq_records, returns_of
 from quarl_nb.report.rules import MIN_EPISODES, NOT_MEASURED, Finding, Verdict
 from quarl_nb.report.stats import ALPHA, Floats, Interval, best_of_many, bootstrap_weights, holm
 
@@ -39,12 +39,9 @@ def widths_of(
         records: as `losses.paired_losses` takes them.
         scheme: "affine" or "legacy".
     """
-    if records.empty:
+    rows = ptq_records(records, (), algos, env_ids, ["minmax"])
+    if rows.empty:
         return []
-    rows = records[records.get("ranges", pd.Series("minmax", records.index)).fillna("minmax")
-                   == "minmax"]
-    rows = rows[rows["algo"].str.lower().isin(list(algos))] if algos else rows
-    rows = rows[rows["env_id"].isin(list(env_ids))] if env_ids else rows
     found = []
     for (policy, seed), group in rows.groupby(["policy", "seed"], dropna=False, sort=True):
         reference = group[group["precision"] == "fp32"]

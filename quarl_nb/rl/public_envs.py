@@ -8,7 +8,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from quarl_nb.rl.envs import make_env
+from quarl_nb.rl.envs import ATARI_NOOP_MAX, make_env
 
 
 class TimeFeature(gym.ObservationWrapper):
@@ -98,8 +98,15 @@ def make_baby_a3c(env_id: str) -> gym.Env:
 
 
 def make_openai_pong(env_id: str) -> gym.Env:
-    """OpenAIPong-DQN's environment: old Gym's ``PongDeterministic-v4``, four frames stacked."""
-    frames = OpenAIPongFrame(_make_old_atari(env_id, frameskip=4))
+    """OpenAIPong-DQN's environment: old Gym's ``PongDeterministic-v4``, four frames stacked.
+
+    Up to 30 no-ops at reset are added: nothing else in it is random, and a greedy policy would
+    play one and the same episode for every seed.
+    """
+    from stable_baselines3.common.atari_wrappers import NoopResetEnv
+
+    game = NoopResetEnv(_make_old_atari(env_id, frameskip=4), noop_max=ATARI_NOOP_MAX)
+    frames = OpenAIPongFrame(game)
     return NewestFirst(gym.wrappers.FrameStackObservation(frames, 4, padding_type="reset"))
 
 

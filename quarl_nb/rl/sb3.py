@@ -10,6 +10,7 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
+import torch
 
 from quarl_nb.errors import QuarlError
 from quarl_nb.rl.layers import activation_kind
@@ -61,7 +62,10 @@ def policy_from_model(
     """
     policy = model.policy
     _check_known(type(policy).__module__, policy.features_extractor_class.__name__)
-    tensors: Tensors = {k: t.detach().cpu().clone() for k, t in policy.state_dict().items()}
+    tensors: Tensors = {
+        k: t.detach().cpu().clone(memory_format=torch.contiguous_format)
+        for k, t in policy.state_dict().items()
+    }
     normalizer = model.get_vec_normalize_env()
     if normalization is None and normalizer is not None and normalizer.norm_obs:
         rms = normalizer.obs_rms

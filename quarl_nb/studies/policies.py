@@ -12,6 +12,9 @@ import gymnasium as gym
 from quarl_nb.errors import check_choice
 from quarl_nb.paths import project_root
 from quarl_nb.rl.policies import PolicyNet, load_policy
+from quarl_nb.rl.public_agents import PublicAgent, load_agent, public_agents
+
+PUBLIC = "public/"
 
 
 @dataclass(frozen=True)
@@ -60,6 +63,27 @@ class TrainedPolicies:
     def load(self, name: str) -> Subject:
         net = load_policy(str(self.root / check_choice("policy", name, self.names())))
         return Subject(name, net.spec.algo, net.spec.env_id, net, extra=dict(net.spec.provenance))
+
+
+class PublicPolicies:
+    """The publicly trained agents (`quarl_nb.rl.public_agents`); none where they do not lie."""
+
+    def names(self) -> list[str]:
+        return [PUBLIC + name for name in public_agents()]
+
+    def describe(self, name: str) -> tuple[str, str]:
+        agent = self._agent(name)
+        return agent.algo, agent.env_id
+
+    def load(self, name: str) -> Subject:
+        agent = self._agent(name)
+        return Subject(
+            name, agent.algo, agent.env_id, load_agent(agent.name), agent.make, agent.provenance
+        )
+
+    def _agent(self, name: str) -> PublicAgent:
+        agents = {PUBLIC + agent.name: agent for agent in public_agents().values()}
+        return agents[check_choice("public agent", name, agents)]
 
 
 def select(source: PolicySource, wanted: Sequence[str]) -> list[str]:

@@ -6,18 +6,18 @@ simulated in fp32, and the policy is run for whole episodes on the same seeds at
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import gymnasium as gym
 import torch
 
-from quarl_nb.quant import Precision, parse_precision, quantize_module, weight_bytes
+from quarl_nb.quant import RANGES, Precision, parse_precision, quantize_module, weight_bytes
 from quarl_nb.rl.evaluate import evaluate
 from quarl_nb.rl.observations import collect_observations
 from quarl_nb.rl.policies import PolicyNet
-from quarl_nb.studies.policies import PolicySource, TrainedPolicies, select
+from quarl_nb.studies.policies import PolicySource, PublicPolicies, Subject, TrainedPolicies, select
 from quarl_nb.study import Measurement
 
 # Common random numbers: every precision runs the same episodes. Training selects its best
@@ -73,22 +73,26 @@ class PTQStudy:
 
     def measure(self, cell: Mapping[str, Any], budget: Mapping[str, Any]) -> Measurement:
         """Quantize one policy and run its episodes."""
-        torch.set_num_threads(1)
-        subject = self.policies.load(cell["policy"])
         precision = parse_precision(cell["precision"], cell["ranges"])
-        quantized = quantize_policy(
-            subject.net, precision, subject.env_id, subject.make
-        )
-        seeds = range(budget["first_seed"], budget["first_seed"] + budget["episodes"])
-        result = evaluate(quantized, subject.env_id, seeds, make=subject.make)
-        measured = {
-            "returns": result.returns,
-            "lengths": result.lengths,
-            "seeds": result.seeds,
-            "weight_bytes": weight_bytes(subject.net, precision),
-            "steps_per_s": sum(result.lengths) / result.wall_s,
-        }
-        return Measurement(measured, backend="simulated", extra=subject.extra)
+        return measure_policy(self.policies.load(cell["policy"]), precision, budget)
+
+
+def measure_policy(
+    subject: Subject, precision: Precision, budget: Mapping[str, Any]
+) -> Measurement:
+    """Returns of `subject` in `precision` over the seeds of `budget` (episodes, first_seed)."""
+    torch.set_num_threads(1)
+    quantized = quantize_policy(subject.net, precision, subject.env_id, subject.make)
+    seeds = range(budget["first_seed"], budget["first_seed"] + budget["episodes"])
+    result = evaluate(quantized, subject.env_id, seeds, make=subject.make)
+    measured = {
+        "returns": result.returns,
+        "lengths": result.lengths,
+        "seeds": result.seeds,
+        "weight_bytes": weight_bytes(subject.net, precision),
+        "steps_per_s": sum(result.lengths) / result.wall_s,
+    }
+    return Measurement(measured, backend="simulated", extra=subject.extra)
 
 
 def quantize_policy(
@@ -109,18 +113,27 @@ def quantize_policy(
     return quantized
 
 
-def _profiles(
-    quick_policies: Sequence[str], smoke_policies: Sequence[str], ranges: Sequence[str]
-) -> dict[str, dict[str, Any]]:
-    some = ["fp32", "fp16", "int8", "legacy8", "affine2", "affine4", "affine6", "affine8"]
-    return {
-        "smoke": {"policies": list(smoke_policies), "precisions": ["fp32", "int8", "affine4"],
-                  "ranges": ["minmax"], "episodes": 3, "first_seed": FIRST_SEED},
-        "quick": {"policies": list(quick_policies), "precisions": some,
-                  "ranges": ["minmax"], "episodes": 20, "first_seed": FIRST_SEED},
-        "full": {"policies": ["all"], "precisions": list(dict.fromkeys(TABLE_4 + SWEEP)),
-                 "ranges": list(ranges), "episodes": 100, "first_seed": FIRST_SEED},
-    }  # fmt: skip
+SOME = ["fp32", "fp16", "int8", "legacy8", "affine2", "affine4", "affine6", "affine8"]
+SMOKE = {"policies": ["ppo-CartPole-v1"], "precisions": ["fp32", "int8", "affine4"],
+         "ranges": ["minmax"], "episodes": 3, "first_seed": FIRST_SEED}  # fmt: skip
+QUICK = SMOKE | {"policies": CLASSIC, "precisions": SOME, "episodes": 20}
+FULL = QUICK | {"policies": ["all"], "precisions": TABLE_4 + [p for p in SWEEP if p != "affine8"],
+                "episodes": 100}  # fmt: skip
 
+PTQ = PTQStudy("ptq", TrainedPolicies(), {"smoke": SMOKE, "quick": QUICK, "full": FULL})
 
-PTQ = PTQStudy("ptq", TrainedPolicies(), _profiles(CLASSIC, ["ppo-CartPole-v1"], ["minmax"]))
+# Policies that nobody tuned here, and what mends them where 8 bits per tensor fails.
+PUBLIC_SMOKE = SMOKE | {"policies": ["public/ppo-CartPole-v1"]}
+PUBLIC_QUICK = PUBLIC_SMOKE | {
+    "policies": ["public/ppo-CartPole-v1", "public/dqn-CartPole-v1", "public/dqn-Acrobot-v1"],
+    "precisions": SOME, "ranges": list(RANGES), "episodes": 20,
+}  # fmt: skip
+PUBLIC_FULL = PUBLIC_QUICK | {
+    "policies": ["all"],
+    "precisions": ["fp32", "fp16", "int8", "legacy8", *(f"affine{b}" for b in (2, 3, 4, 5, 6, 8))],
+    "episodes": 100,
+}  # fmt: skip
+PTQ_PUBLIC = PTQStudy(
+    "ptq_public", PublicPolicies(),
+    {"smoke": PUBLIC_SMOKE, "quick": PUBLIC_QUICK, "full": PUBLIC_FULL},
+)  # fmt: skip

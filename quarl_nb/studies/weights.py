@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from quarl_nb.quant import parse_precision, weight_matrices, weight_statistics
-from quarl_nb.studies.policies import PolicySource, TrainedPolicies, select
+from quarl_nb.studies.policies import PolicySource, PublicPolicies, TrainedPolicies, select
 from quarl_nb.study import Measurement
 
 HISTOGRAM_BINS = 101
@@ -66,13 +66,13 @@ def histogram(weight: torch.Tensor, bins: int) -> tuple[np.ndarray, np.ndarray]:
     return np.histogram(weight.detach().double().numpy().ravel(), bins=bins)
 
 
-def _profiles() -> dict[str, dict[str, Any]]:
-    both = {"policies": ["all"], "precisions": ["affine8", "affine4"], "ranges": ["minmax"]}
-    return {
-        "smoke": {"policies": ["ppo-CartPole-v1"], "precisions": ["affine8"], "ranges": ["minmax"]},
-        "quick": both,
-        "full": both | {"precisions": ["affine8", "affine6", "affine4", "affine2"]},
-    }
+SMOKE = {"policies": ["ppo-CartPole-v1"], "precisions": ["affine8"], "ranges": ["minmax"]}
+QUICK = {"policies": ["all"], "precisions": ["affine8", "affine4"], "ranges": ["minmax"]}
+FULL = QUICK | {"precisions": ["affine8", "affine6", "affine4", "affine2"]}
+PROFILES = {"smoke": SMOKE, "quick": QUICK, "full": FULL}
 
-
-WEIGHTS = WeightStudy("weights", TrainedPolicies(), _profiles())
+WEIGHTS = WeightStudy("weights", TrainedPolicies(), PROFILES)
+WEIGHTS_PUBLIC = WeightStudy(
+    "weights_public", PublicPolicies(),
+    PROFILES | {"smoke": SMOKE | {"policies": ["public/ppo-CartPole-v1"]}},
+)  # fmt: skip

@@ -1,0 +1,67 @@
+"""A user's own policy: what each precision costs it, as one table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pandas as pd
+
+from quarl_nb.errors import QuarlError
+from quarl_nb.quant import parse_precision
+from quarl_nb.report.losses import paired_losses
+from quarl_nb.rl.policies import load_policy
+from quarl_nb.studies.policies import Subject
+from quarl_nb.studies.ptq import FIRST_SEED, measure_policy
+
+COLUMNS = ["precision", "ranges", "mean", "mean_low", "mean_high",
+           "loss", "loss_low", "loss_high", "weight_bytes"]  # fmt: skip
+
+
+def quantize_table(
+    source: str | Path,
+    env_id: str | None = None,
+    bits: Sequence[int] = (8,),
+    episodes: int = 20,
+    ranges: str = "minmax",
+    vecnormalize: str | Path | None = None,
+    activation: str | None = None,
+    first_seed: int = FIRST_SEED,
+) -> pd.DataFrame:
+    """Measure a policy in fp32, fp16, int8 and `bits` wide affine weights (simulated).
+
+    Args:
+        source: an SB3 zip, a policy folder, or `hub:sb3/ppo-CartPole-v1`.
+        env_id: where it acts; by default what the policy says.
+        episodes: for each precision, on the same seeds.
+        ranges: how integer ranges are set: minmax, per_channel, percentile or mse.
+        vecnormalize, activation: of an SB3 zip, where they do not lie in it or beside it.
+
+    Returns:
+        One row a precision: mean return with its 95 % interval, loss (a fraction of the fp32
+        return, positive is worse) with its 95 % interval, bytes of the quantized weights.
+
+    Raises:
+        QuarlError: the policy cannot be read, no environment is known, bits out of range.
+    """
+    zip_options = {"env_id": env_id, "vecnormalize": vecnormalize, "activation": activation}
+    given = {name: value for name, value in zip_options.items() if value is not None}
+    is_zip = str(source).endswith(".zip") or str(source).startswith("hub:")
+    net = load_policy(source, **given) if is_zip else load_policy(source)
+    env_id = env_id or net.spec.env_id
+    if env_id is None:
+        raise QuarlError(f"'{source}' does not say where it acts: give the environment")
+    if episodes < 2:
+        raise QuarlError(f"{episodes} episodes give no interval: at least 2")
+    subject = Subject(Path(str(source)).stem, net.spec.algo, env_id, net)
+    budget = {"episodes": episodes, "first_seed": first_seed}
+    formats = [("fp32", "minmax"), ("fp16", "minmax"), ("int8", ranges)]
+    formats += [(f"affine{b}", ranges) for b in bits]
+    rows = []
+    for name, how in formats:
+        measured = measure_policy(subject, parse_precision(name, how), budget).measured
+        rows.append({"key": name, "policy": subject.name, "algo": subject.algo, "seed": 0,
+                     "env_id": env_id, "precision": name, "ranges": how, **measured})  # fmt: skip
+    records = pd.DataFrame(rows)
+    losses = paired_losses(records)
+    return losses.merge(records[["precision", "ranges", "weight_bytes"]])[COLUMNS]

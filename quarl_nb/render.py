@@ -1,0 +1,199 @@
+"""Strict Papermill: wrong parameters are refused, failures raise, outputs do not churn."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import nbformat
+
+from quarl_nb.errors import QuarlError, check_choice
+from quarl_nb.paths import project_root, write_atomically
+
+PARAMETERS_TAG = "parameters"
+# What differs from run to run without meaning anything: kernel's cell files, object addresses.
+_CELL_FILE = re.compile(r"\S*/ipykernel_\d+/\d+\.py")
+_ADDRESS = re.compile(r"\b0x[0-9a-f]{6,16}\b")
+
+
+class NotebookError(QuarlError):
+    """A notebook failed while it ran."""
+
+    exit_code = 1
+
+
+def render_notebook(
+    path: str | Path, out: str | Path, parameters: Mapping[str, Any] | None = None
+) -> Path:
+    """Execute a notebook in its own folder and write the result to `out`, only if it succeeded.
+
+    The output holds no times, paths or addresses: rendering again changes nothing but results.
+    A failure leaves its traceback in `<out>.error.txt` (removed by the next success).
+
+    Args:
+        parameters: JSON values, for names assigned in the cell tagged `parameters`.
+
+    Raises:
+        QuarlError: not a notebook, no such parameter, or `out` cannot be written.
+        NotebookError: a cell raised, the kernel died, or the notebook stopped before its end.
+    """
+    path, out = Path(path), Path(out)
+    notebook = read_notebook(path)
+    check_parameters(path, notebook, parameters or {})
+    trace = out.with_suffix(".error.txt")
+    try:
+        done = _execute(notebook, path, dict(parameters or {}))
+    except NotebookError as error:
+        write_atomically(trace, f"{error}\n\n{error.__cause__ or ''}\n".encode())
+        raise
+    write_atomically(out, (nbformat.writes(clean(done)) + "\n").encode())
+    trace.unlink(missing_ok=True)
+    return out
+
+
+def find_notebooks(folder: str | Path, names: Sequence[str] = ()) -> list[Path]:
+    """The notebooks of a folder by name; those whose stem is in `names` if there are any.
+
+    Raises:
+        QuarlError: the folder has none, or not one of that name.
+    """
+    found = {path.stem: path for path in sorted(Path(folder).glob("*.ipynb"))}
+    if not found:
+        raise QuarlError(f"no notebooks in '{folder}'")
+    wanted = [check_choice("notebook", Path(name).stem, found) for name in names]
+    return [found[name] for name in wanted] or list(found.values())
+
+
+def render_all(
+    notebooks: Sequence[Path], out: str | Path, parameters: Mapping[str, Any] | None = None
+) -> list[NotebookError]:
+    """Render each notebook into the folder `out`; a failing one does not stop the others.
+
+    Every notebook is checked before the first one runs.
+
+    Returns:
+        the failures, in order; empty if all went well.
+
+    Raises:
+        QuarlError: as `render_notebook`, before anything ran.
+    """
+    for path in notebooks:
+        check_parameters(path, read_notebook(path), parameters or {})
+    failures = []
+    for path in notebooks:
+        try:
+            render_notebook(path, Path(out) / path.name, parameters)
+        except NotebookError as error:
+            failures.append(error)
+    return failures
+
+
+def read_notebook(path: Path) -> nbformat.NotebookNode:
+    """A notebook in today's format; QuarlError if it cannot be read."""
+    try:
+        return nbformat.read(path, as_version=4)
+    except OSError as error:
+        raise QuarlError(f"cannot read notebook '{path}': {error.strerror}") from error
+    except (ValueError, nbformat.reader.NotJSONError) as error:
+        raise QuarlError(f"'{path}' is not a notebook: {str(error)[:80]!r}") from error
+
+
+def check_parameters(
+    path: Path, notebook: nbformat.NotebookNode, parameters: Mapping[str, Any]
+) -> None:
+    """Refuse what Papermill only warns of, or silently ignores.
+
+    Raises:
+        QuarlError: there is not exactly one `parameters` cell, it does not assign a parameter,
+            or a value is of another type than literals that Papermill can write.
+    """
+    tagged = [c for c in notebook.cells if PARAMETERS_TAG in c.metadata.get("tags", [])]
+    if len(tagged) != 1:
+        raise QuarlError(f"'{path}' has {len(tagged)} cells tagged {PARAMETERS_TAG!r}, must be 1")
+    known = assigned_names(tagged[0].source)
+    for name, value in parameters.items():
+        check_choice(f"parameter of notebook {path.name!r}", name, known)
+        if not _is_literal(value):  # Papermill would pass a tuple, say, as the string of it
+            raise QuarlError(f"parameter {name!r} must be a JSON value, not {value!r}")
+
+
+def assigned_names(source: str) -> list[str]:
+    """Names assigned at the top level of a cell.
+
+    Read from the syntax tree: Papermill's own inspection skips lines with two equal signs.
+    """
+    names: list[str] = []
+    for node in ast.parse(source).body:
+        targets = node.targets if isinstance(node, ast.Assign) else []
+        if isinstance(node, ast.AnnAssign):
+            targets = [node.target]
+        names += [target.id for target in targets if isinstance(target, ast.Name)]
+    return names
+
+
+def clean(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
+    """Strip, in place, what would make two renderings of the same results differ."""
+    notebook.metadata.pop("papermill", None)
+    notebook.metadata.get("language_info", {}).pop("version", None)
+    for number, cell in enumerate(notebook.cells):
+        for name in ("papermill", "execution"):
+            cell.metadata.pop(name, None)
+        if "injected-parameters" in cell.metadata.get("tags", []):
+            cell.id = "injected-parameters"
+        elif "id" not in cell:
+            cell.id = f"cell-{number}"
+        for output in cell.get("outputs", []):
+            if "text" in output:
+                output.text = scrub(output.text)
+            data = output.get("data", {})
+            for kind in [kind for kind in data if kind.startswith("text/")]:
+                data[kind] = scrub(data[kind])
+    return notebook
+
+
+def scrub(text: str) -> str:
+    """`text` without this machine's folders, kernel cell files and object addresses."""
+    for folder, name in ((sys.prefix, "<env>"), (project_root(), "."), (Path.home(), "~")):
+        if str(folder) != "/":
+            text = text.replace(f"{folder}/", f"{name}/")
+    return _ADDRESS.sub("0x...", _CELL_FILE.sub("<cell>", text))
+
+
+def _execute(
+    notebook: nbformat.NotebookNode, path: Path, parameters: dict[str, Any]
+) -> nbformat.NotebookNode:
+    """Run every cell; only an exception counts, never Papermill's status in the metadata."""
+    import papermill
+
+    # Papermill takes a notebook without these fields only from a file, and a file's name
+    # with braces as a template.
+    notebook.metadata["papermill"] = {}
+    for cell in notebook.cells:
+        cell.metadata.setdefault("tags", [])
+    try:
+        done = papermill.execute_notebook(
+            notebook, None, parameters, kernel_name="python3", language="python",
+            cwd=path.resolve().parent, progress_bar=False, record_timing=False,
+            coalesce_streams=True,
+        )  # fmt: skip
+    except papermill.PapermillExecutionError as error:
+        line = f"{error.ename}: {error.evalue}".partition("\n")[0]
+        raise NotebookError(f"'{path}' failed in [{error.exec_count}]: {line}") from error
+    except Exception as error:  # a dead kernel, a missing one, a lost connection
+        raise NotebookError(f"'{path}' failed: {type(error).__name__}: {error}") from error
+    for cell in done.cells:  # sys.exit(0) ends a notebook early without an error
+        if cell.cell_type == "code" and cell.source.strip() and cell.execution_count is None:
+            raise NotebookError(f"'{path}' stopped before {cell.source.splitlines()[0]!r}")
+    return done
+
+
+def _is_literal(value: Any) -> bool:
+    if isinstance(value, list):
+        return all(_is_literal(item) for item in value)
+    if isinstance(value, dict):
+        return all(isinstance(k, str) and _is_literal(v) for k, v in value.items())
+    return value is None or type(value) in (bool, int, float, str)

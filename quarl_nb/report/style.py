@@ -1,0 +1,91 @@
+"""One look for every figure, and writing a figure with its points and its provenance."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import matplotlib as mpl
+import numpy as np
+import pandas as pd
+from cycler import cycler
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, NullLocator
+from numpy.typing import NDArray
+
+from quarl_nb.report.stats import MARGIN
+
+COLUMN_IN = 3.35  # one column of a two-column page
+PAGE_IN = 6.9  # both columns
+
+# Okabe & Ito 2008: distinguishable with every common colour blindness.
+BLUE, ORANGE, GREEN, VERMILION = "#0072B2", "#E69F00", "#009E73", "#D55E00"
+PURPLE, SKY, YELLOW, BLACK, GREY = "#CC79A7", "#56B4E9", "#F0E442", "#000000", "#777777"
+CYCLE = (BLUE, VERMILION, GREEN, ORANGE, PURPLE, SKY, BLACK)
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+
+# Any: matplotlib's stubs want each key as a literal.
+STYLE: Any = {
+    "font.family": "sans-serif", "font.sans-serif": ["DejaVu Sans"], "font.size": 7,
+    "axes.titlesize": 7, "axes.labelsize": 7, "xtick.labelsize": 6, "ytick.labelsize": 6,
+    "legend.fontsize": 6.5, "legend.frameon": False,
+    "axes.spines.top": False, "axes.spines.right": False, "axes.linewidth": 0.6,
+    "xtick.major.width": 0.6, "ytick.major.width": 0.6, "xtick.major.size": 2.5,
+    "ytick.major.size": 2.5, "lines.linewidth": 1.1, "lines.markersize": 3,
+    "axes.prop_cycle": cycler(color=CYCLE),
+    # Same records, same bytes.
+    "svg.hashsalt": "quarl_nb", "svg.fonttype": "path", "savefig.dpi": 200,
+}
+
+
+def new_figure(width_in: float, height_in: float) -> Figure:
+    """An empty figure of this printed size in inches; draw inside `with mpl.rc_context(STYLE)`."""
+    return Figure(figsize=(width_in, height_in), layout="constrained")
+
+
+def panel_grid(n: int, columns: int = 4, height_in: float = 1.35) -> tuple[Figure, list[Axes]]:
+    """A page-wide figure of n panels, row by row, with nothing in the places left over."""
+    columns = min(columns, max(n, 2))
+    rows = -(-n // columns)
+    fig = new_figure(PAGE_IN, rows * height_in + 0.55)
+    axes = list(fig.subplots(rows, columns, squeeze=False).flat)
+    for spare in axes[n:]:
+        spare.remove()
+    return fig, axes[:n]
+
+
+def loss_axis(ax: Axes, which: Literal["x", "y"]) -> None:
+    """Relative losses in per cent: linear within the margin that counts as none, else log."""
+    axis = ax.xaxis if which == "x" else ax.yaxis
+    low, high = sorted(ax.get_xlim() if which == "x" else ax.get_ylim())
+    (ax.set_xscale if which == "x" else ax.set_yscale)("symlog", linthresh=MARGIN)
+    levels = (0.05, 0.2, 1, 5, 25, 125)
+    ticks = [*(-level for level in levels[::-1]), 0.0, *levels]
+    axis.set_ticks([tick for tick in ticks if min(low, 0) <= tick <= max(high, MARGIN)])
+    axis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:.0%}".replace("-", "\u2212")))
+    axis.set_minor_locator(NullLocator())
+
+
+def loss_errors(rows: pd.DataFrame) -> NDArray[np.float64]:
+    """Error bars [2, rows] of `loss` (a percentile interval need not hold the estimate)."""
+    return np.maximum([rows["loss"] - rows["loss_low"], rows["loss_high"] - rows["loss"]], 0)
+
+
+def save_figure(
+    fig: Figure, points: pd.DataFrame, name: str, provenance: Mapping[str, Any], folder: Path
+) -> list[Path]:
+    """Write <name>.svg .png .csv (the plotted points) and .json (where they came from).
+
+    The bytes depend on the records and the versions of the libraries only.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = [folder / f"{name}.{suffix}" for suffix in ("svg", "png", "csv", "json")]
+    with mpl.rc_context(STYLE):
+        fig.savefig(paths[0], metadata={"Date": None, "Creator": None})
+        fig.savefig(paths[1], metadata={"Software": None})
+    points.to_csv(paths[2], index=False, float_format="%.6g", lineterminator="\n")
+    paths[3].write_text(json.dumps(dict(provenance), indent=1, sort_keys=True) + "\n")
+    return paths

@@ -1,0 +1,71 @@
+"""Policies from the Hugging Face Hub: ``hub:sb3/ppo-CartPole-v1``, read as safely as any other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from quarl_nb.errors import QuarlError
+from quarl_nb.rl.policies import DESCRIPTION, TENSORS, PolicyNet, load_policy
+from quarl_nb.rl.sb3 import NORMALIZATION_FILES
+
+PREFIX = "hub:"
+_FILES = (TENSORS, DESCRIPTION, "*.zip", *NORMALIZATION_FILES, "config.yml")
+
+# (repository, revision) -> folder with its files
+Download = Callable[[str, str | None], str]
+
+
+def load_from_hub(source: str, download: Download | None = None, **options: Any) -> PolicyNet:
+    """The policy of a repository on the Hub.
+
+    Args:
+        source: ``hub:owner/name``, or ``hub:owner/name@revision``.
+        download: fetches a repository's files (default: huggingface_hub's `snapshot_download`).
+        options: of `rl.sb3.policy_from_zip`.
+
+    Raises:
+        QuarlError: no such repository, no network, no policy in it, or a bad file.
+    """
+    repository, _, revision = source.removeprefix(PREFIX).partition("@")
+    if repository.count("/") != 1 or not all(repository.split("/")):
+        raise QuarlError(f"bad source '{source}'; allowed: {PREFIX}owner/name[@revision]")
+    folder = Path((download or _snapshot)(repository, revision or None))
+    if (folder / DESCRIPTION).is_file():
+        net = load_policy(folder)
+    else:
+        net = load_policy(_zip_in(folder, repository), **options)
+    origin = {"source": f"{PREFIX}{repository}", "revision": revision or folder.name}
+    net.spec = replace(net.spec, provenance={**net.spec.provenance, **origin})
+    return net
+
+
+def _zip_in(folder: Path, repository: str) -> Path:
+    named = folder / f"{repository.split('/')[1]}.zip"
+    zips = [named] if named.is_file() else sorted(folder.glob("*.zip"))
+    if len(zips) != 1:
+        names = ", ".join(file.name for file in zips) or "none"
+        raise QuarlError(f"'{PREFIX}{repository}' must hold one model zip, it holds: {names}")
+    return zips[0]
+
+
+def _snapshot(repository: str, revision: str | None) -> str:
+    try:
+        from huggingface_hub import snapshot_download
+        from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+    except ImportError as error:
+        raise QuarlError(
+            f"'{PREFIX}{repository}' needs huggingface_hub: pip install 'quarl_nb[hub]'"
+        ) from error
+    try:
+        return snapshot_download(repository, revision=revision, allow_patterns=list(_FILES))
+    except HfHubHTTPError as error:
+        raise QuarlError(f"no repository '{repository}' on the Hub: {_line(error)}") from error
+    except (LocalEntryNotFoundError, OSError, ValueError) as error:
+        raise QuarlError(f"cannot fetch '{repository}' from the Hub: {_line(error)}") from error
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())[:160]

@@ -1,0 +1,78 @@
+"""Fakes: a study whose cells behave as asked, so that running is tested without training."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from quarl_nb.errors import check_choice
+from quarl_nb.study import Measurement
+
+BEHAVIOURS = ("ok", "raise", "killed", "exit", "not_json")
+
+
+@dataclass(frozen=True)
+class FakeStudy:
+    """Cells 0..n_cells-1; cell i measures `returns = [i, i + 1]` in the way that it is told.
+
+    Args:
+        behaviours: cell number -> one of BEHAVIOURS; the others are "ok".
+        log: a file that gets a line (the cell's number) whenever a cell begins.
+        schema_version: as of any study.
+    """
+
+    behaviours: Mapping[int, str] = field(default_factory=dict)
+    log: Path | None = None
+    schema_version: int = 1
+    name: str = "fake"
+
+    @property
+    def profiles(self) -> Mapping[str, Mapping[str, Any]]:
+        """`n_cells` cells of `delay_s` seconds each, for `algos`."""
+        smoke = {"n_cells": 3, "delay_s": 0.0, "algos": ["ppo"], "episodes": 2}
+        return {"smoke": smoke, "quick": {**smoke, "n_cells": 4}}
+
+    def cells(
+        self, parameters: Mapping[str, Any]
+    ) -> Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]:
+        """One cell for each algorithm and number."""
+        for algo in parameters["algos"]:
+            check_choice("algorithm", algo, ("ppo", "dqn"))
+        budget = {"episodes": parameters["episodes"], "delay_s": parameters["delay_s"]}
+        return [
+            ({"algo": algo, "number": number}, budget)
+            for algo in parameters["algos"]
+            for number in range(parameters["n_cells"])
+        ]
+
+    def measure(self, cell: Mapping[str, Any], budget: Mapping[str, Any]) -> Measurement:
+        """Sleep `delay_s`, then behave."""
+        number = cell["number"]
+        if self.log is not None:
+            with self.log.open("a") as file:
+                file.write(f"{number}\n")
+        time.sleep(budget["delay_s"])
+        behaviour = check_choice("behaviour", self.behaviours.get(number, "ok"), BEHAVIOURS)
+        if behaviour == "raise":
+            raise ValueError(f"cell {number} was told to fail")
+        if behaviour == "killed":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if behaviour == "exit":
+            os._exit(7)
+        if behaviour == "not_json":
+            return Measurement({"returns": [object()]}, backend="fake")
+        returns = np.array([number, number + 1.0])
+        threads = os.environ.get("OMP_NUM_THREADS")
+        return Measurement(
+            {"returns": returns, "lengths": [1] * budget["episodes"]},
+            backend="fake",
+            arrays={"curve": np.arange(number + 1)},
+            extra={"omp_threads": threads},
+        )

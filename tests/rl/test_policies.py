@@ -1,0 +1,215 @@
+"""PolicyNet: the network of a description, its actions, and its form on disk."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save as save_safetensors
+from torch import nn
+
+from quarl_nb.errors import QuarlError
+from quarl_nb.rl.layers import Dueling, Layer, Normalize, QuantileMean
+from quarl_nb.rl.policies import Head, PolicyNet, PolicySpec, load_policy, save_policy
+
+LINEAR = Layer("linear", {"in_features": 2, "out_features": 2})
+
+
+def linear_policy(head: Head, weight: list[list[float]], bias: list[float]) -> PolicyNet:
+    spec = PolicySpec("ppo", "CartPole-v1", (2,), (LINEAR,), head)
+    tensors = {"layers.0.weight": torch.tensor(weight), "layers.0.bias": torch.tensor(bias)}
+    return PolicyNet(spec, tensors)
+
+
+@pytest.fixture
+def net() -> PolicyNet:
+    return linear_policy(Head("argmax"), [[1.0, 0.0], [0.0, 2.0]], [0.0, 0.5])
+
+
+def gru_policy() -> PolicyNet:
+    layers = (
+        Layer("gru_cell", {"input_size": 3, "hidden_size": 4}),
+        Layer("linear", {"in_features": 4, "out_features": 2}),
+    )
+    torch.manual_seed(0)
+    cell, linear = nn.GRUCell(3, 4), nn.Linear(4, 2)
+    tensors = {f"layers.0.{k}": v for k, v in cell.state_dict().items()}
+    tensors |= {f"layers.1.{k}": v for k, v in linear.state_dict().items()}
+    return PolicyNet(PolicySpec("a3c", None, (3,), layers, Head("sample")), tensors)
+
+
+def test_argmax_takes_the_largest_output(net: PolicyNet) -> None:
+    obs = np.array([[1.0, 0.0], [0.0, 0.1]])
+    outputs = net(torch.as_tensor(obs))
+    assert outputs.numpy() == pytest.approx(np.array([[1.0, 0.5], [0.0, 0.7]]))
+    actions, state = net.act(obs)
+    assert actions.tolist() == [0, 1] and actions.dtype == np.int64 and state is None
+
+
+def test_clip_and_tanh_scale_match_hand_computed_actions() -> None:
+    bounds = {"low": (-1.0, 0.0), "high": (1.0, 4.0), "shape": (2,)}
+    obs = np.array([[0.5, 3.0], [-9.0, -9.0]], np.float32)
+    identity = ([[1.0, 0.0], [0.0, 1.0]], [0.0, 0.0])
+    clipped, _ = linear_policy(Head("clip", **bounds), *identity).act(obs)
+    assert clipped.tolist() == [[0.5, 3.0], [-1.0, 0.0]] and clipped.dtype == np.float32
+    squashed, _ = linear_policy(Head("tanh_scale", **bounds), *identity).act(obs)
+    assert squashed[0] == pytest.approx([np.tanh(0.5), 2.0 + 2.0 * np.tanh(3.0)])
+    assert squashed[1] == pytest.approx([-1.0, 0.0], abs=1e-6)
+
+
+def test_sample_follows_the_softmax_and_its_generator() -> None:
+    policy = linear_policy(Head("sample"), [[0.0, 0.0], [0.0, 0.0]], [0.0, float(np.log(3.0))])
+    obs = np.zeros((20_000, 2), np.float32)
+    first, _ = policy.act(obs, None, torch.Generator().manual_seed(1))
+    again, _ = policy.act(obs, None, torch.Generator().manual_seed(1))
+    other, _ = policy.act(obs, None, torch.Generator().manual_seed(2))
+    # Standard error of the share: sqrt(0.75 * 0.25 / 20000) = 0.003.
+    assert first.mean() == pytest.approx(0.75, abs=0.015)
+    assert (first == again).all() and (first != other).any()
+    with pytest.raises(QuarlError, match="generator"):
+        policy.act(obs)
+
+
+def test_recurrent_policy_carries_its_state() -> None:
+    policy = gru_policy()
+    cell, linear = policy.layers
+    obs = torch.randn(5, 2, 3, generator=torch.Generator().manual_seed(0))
+    hidden = torch.zeros(2, 4)
+    state = policy.initial_state(2)
+    for x in obs:
+        hidden = cell(x, hidden)
+        outputs, state = policy.step(x, state)
+        assert state is not None and torch.equal(state, hidden)
+        assert torch.equal(outputs, linear(hidden))
+    assert torch.equal(policy(obs[0]), policy.step(obs[0], None)[0])
+    actions, state = policy.act(obs[0].numpy(), state, torch.Generator().manual_seed(0))
+    assert actions.shape == (2,) and state is not None and state.shape == (2, 4)
+
+
+def test_normalize_matches_its_formula() -> None:
+    layer = Normalize([2], epsilon=1e-8, clip=2.0)
+    layer.mean, layer.var = torch.tensor([1.0, 0.0]).double(), torch.tensor([4.0, 0.01]).double()
+    assert layer(torch.tensor([[2.0, -1.0]]))[0].tolist() == pytest.approx([0.5, -2.0])
+
+
+def test_dueling_and_quantile_mean_match_hand_computed_values() -> None:
+    head = Dueling(1, 1, 3)
+    values = {"advantage": [1.0, 2.0, 6.0], "value": [10.0]}
+    for name, biases in values.items():
+        for parameter in getattr(head, name).parameters():
+            nn.init.zeros_(parameter)
+        getattr(head, name)[2].bias.data = torch.tensor(biases)
+    assert head(torch.zeros(1, 1)).tolist() == [[8.0, 9.0, 13.0]]
+    quantiles = torch.tensor([[1.0, 10.0, 3.0, 20.0]])
+    assert QuantileMean(2, 2)(quantiles).tolist() == [[2.0, 15.0]]
+
+
+def test_disk_keeps_everything(net: PolicyNet, tmp_path: Path) -> None:
+    save_policy(net, tmp_path / "p", {"steps": 10})
+    loaded = load_policy(tmp_path / "p")
+    assert loaded.spec == replace(net.spec, provenance={"steps": 10})
+    assert all(torch.equal(net.state_dict()[k], v) for k, v in loaded.state_dict().items())
+    gru = gru_policy()
+    save_policy(gru, tmp_path / "p", {})
+    obs = torch.randn(3, 3, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(load_policy(tmp_path / "p")(obs), gru(obs))
+    assert sorted(os.listdir(tmp_path / "p")) == ["policy.json", "policy.safetensors"]
+
+
+def rewrite(folder: Path, **changes: object) -> None:
+    """Change the tensors and make the checksum fit, so that the later checks are reached."""
+    description = json.loads((folder / "policy.json").read_text())
+    if "tensors" in changes:
+        payload = save_safetensors(changes.pop("tensors"))  # type: ignore[arg-type]  # a dict
+        (folder / "policy.safetensors").write_bytes(payload)
+        description["tensors_sha256"] = hashlib.sha256(payload).hexdigest()
+    (folder / "policy.json").write_text(json.dumps(description | changes))
+
+
+WEIGHT, BIAS = torch.zeros(2, 2), torch.zeros(2)
+BAD_TENSORS = {
+    "missing tensor 'layers.0.bias'": {"layers.0.weight": WEIGHT},
+    "unexpected tensor 'x'": {"layers.0.weight": WEIGHT, "layers.0.bias": BIAS, "x": BIAS.clone()},
+    r"\[3, 2\]": {"layers.0.weight": torch.zeros(3, 2), "layers.0.bias": BIAS},
+    "float64": {"layers.0.weight": WEIGHT.double(), "layers.0.bias": BIAS},
+    "NaN": {"layers.0.weight": WEIGHT * torch.nan, "layers.0.bias": BIAS},
+    "infinite": {"layers.0.weight": WEIGHT + torch.inf, "layers.0.bias": BIAS},
+}
+
+
+@pytest.mark.parametrize("message", BAD_TENSORS)
+def test_bad_tensors_are_named(net: PolicyNet, tmp_path: Path, message: str) -> None:
+    save_policy(net, tmp_path, {})
+    rewrite(tmp_path, tensors=BAD_TENSORS[message])
+    with pytest.raises(QuarlError, match=message) as caught:
+        load_policy(tmp_path)
+    assert "\n" not in str(caught.value) and str(tmp_path) in str(caught.value)
+
+
+def test_damaged_files_are_named(net: PolicyNet, tmp_path: Path) -> None:
+    with pytest.raises(QuarlError, match="no policy in"):
+        load_policy(tmp_path / "nothing")
+    save_policy(net, tmp_path, {})
+    tensors = tmp_path / "policy.safetensors"
+    payload = tensors.read_bytes()
+    for changed in (payload[:-1], payload[:-1] + b"\x01", b""):
+        tensors.write_bytes(changed)
+        with pytest.raises(QuarlError, match="policy.safetensors .* truncated or was changed"):
+            load_policy(tmp_path)
+    tensors.unlink()
+    with pytest.raises(QuarlError, match="cannot read policy.safetensors"):
+        load_policy(tmp_path)
+    tensors.write_bytes(payload)
+    description = (tmp_path / "policy.json").read_text()
+    (tmp_path / "policy.json").write_text(description[:50])
+    with pytest.raises(QuarlError, match="policy.json .* is damaged"):
+        load_policy(tmp_path)
+    for version in (2, "1", None):
+        (tmp_path / "policy.json").write_text(description)
+        rewrite(tmp_path, format_version=version)
+        with pytest.raises(QuarlError, match="format version"):
+            load_policy(tmp_path)
+
+
+BAD_SPECS = {
+    "unknown layer 'exec'": {"layers": [{"kind": "exec", "options": {}}]},
+    "bad options": {"layers": [{"kind": "linear", "options": {"size": 3}}]},
+    "layers do not fit": {"obs_shape": [3]},
+    "unknown head 'x'": {"head": {"kind": "x", "low": [], "high": [], "shape": []}},
+    "needs 2 bounds": {"head": {"kind": "clip", "low": [0], "high": [1], "shape": [2]}},
+    "do not fit head": {"head": {"kind": "clip", "low": [0], "high": [1], "shape": [1]}},
+    "bad policy description": {"layers": 3},
+}
+
+
+@pytest.mark.parametrize("message", BAD_SPECS)
+def test_bad_descriptions_are_named(net: PolicyNet, tmp_path: Path, message: str) -> None:
+    save_policy(net, tmp_path, {})
+    spec = json.loads((tmp_path / "policy.json").read_text())["spec"]
+    rewrite(tmp_path, spec=spec | BAD_SPECS[message])
+    with pytest.raises(QuarlError, match=message) as caught:
+        load_policy(tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_description_cannot_allocate_memory() -> None:
+    huge = Layer("linear", {"in_features": 2**20, "out_features": 2**20})
+    with pytest.raises(QuarlError, match="missing tensor"):
+        PolicyNet(PolicySpec("ppo", None, (2**20,), (huge,), Head("argmax")), {})
+
+
+def test_saving_where_one_cannot_is_one_line(net: PolicyNet, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(QuarlError, match="cannot write policy to"):
+        save_policy(net, tmp_path / "file", {})
+
+
+def test_act_checks_the_observation(net: PolicyNet) -> None:
+    with pytest.raises(QuarlError, match=r"shape \[2\], got \[3\]"):
+        net.act(np.zeros((1, 3)))

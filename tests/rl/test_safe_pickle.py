@@ -1,0 +1,207 @@
+"""Other people's files: statistics are read, and nothing of theirs runs."""
+
+from __future__ import annotations
+
+import io
+import os
+import pickle
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
+
+from quarl_nb.errors import QuarlError
+from quarl_nb.rl import safe_pickle
+from quarl_nb.rl.safe_pickle import open_zip, read_member, read_tensors, read_vecnormalize
+
+
+class Malicious:
+    """Creates a marker file when unpickled."""
+
+    def __init__(self, marker: Path) -> None:
+        self.marker = marker
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.system, (f"touch {self.marker}",)
+
+
+@pytest.fixture
+def normalizer() -> VecNormalize:
+    env = VecNormalize(DummyVecEnv([lambda: gym.make("Pendulum-v1")]), clip_obs=7.0, epsilon=1e-6)
+    env.seed(0)
+    env.reset()
+    for _ in range(50):
+        env.step(np.zeros((1, 1)))
+    return env
+
+
+@pytest.mark.parametrize("protocol", range(2, pickle.HIGHEST_PROTOCOL + 1))
+def test_statistics_are_those_that_sb3_wrote(
+    normalizer: VecNormalize, tmp_path: Path, protocol: int
+) -> None:
+    file = tmp_path / "vecnormalize.pkl"
+    file.write_bytes(pickle.dumps(normalizer, protocol=protocol))
+    found = read_vecnormalize(file)
+    assert found is not None and found.mean.dtype == np.float64
+    assert np.array_equal(found.mean, normalizer.obs_rms.mean)
+    assert np.array_equal(found.var, normalizer.obs_rms.var)
+    assert (found.epsilon, found.clip) == (1e-6, 7.0)
+
+
+def test_arrays_keep_their_order_and_bytes(tmp_path: Path) -> None:
+    file = tmp_path / "arrays.pkl"
+    arrays = [
+        np.arange(6, dtype=">f4").reshape(2, 3),
+        np.asfortranarray(np.arange(6.0).reshape(2, 3)),
+        np.array([True, False]),
+        np.float32(1.5),
+    ]
+    file.write_bytes(pickle.dumps(arrays, protocol=4))
+    for found, array in zip(safe_pickle.read_pickle(file), arrays, strict=True):
+        assert np.array_equal(found.value, array)
+
+
+def test_raw_observations_need_no_statistics(normalizer: VecNormalize, tmp_path: Path) -> None:
+    normalizer.norm_obs = False
+    normalizer.save(str(tmp_path / "vecnormalize.pkl"))
+    assert read_vecnormalize(tmp_path / "vecnormalize.pkl") is None
+
+
+@pytest.mark.parametrize("protocol", range(0, pickle.HIGHEST_PROTOCOL + 1))
+def test_a_malicious_pickle_is_refused_and_nothing_runs(
+    normalizer: VecNormalize, tmp_path: Path, protocol: int
+) -> None:
+    marker, file = tmp_path / "marker", tmp_path / "vecnormalize.pkl"
+    normalizer.gamma = Malicious(marker)
+    file.write_bytes(pickle.dumps(normalizer, protocol=protocol))
+    with pytest.raises(QuarlError, match="refused") as caught:
+        read_vecnormalize(file)
+    assert "\n" not in str(caught.value) and not marker.exists()
+    # The trap works: the ordinary unpickler does run it.
+    pickle.loads(file.read_bytes())
+    assert marker.exists()
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"cbuiltins\neval\n(S'1'\ntR.",
+        b"cnumpy\nload\n(S'x'\ntR.",
+        b"cnumpy.core.multiarray\nfromfile\n(S'x'\ntR.",
+        b"cstable_baselines3_evil\nrun\n(tR.",
+        b"(S'id'\nios\nsystem\n.",
+    ],
+)
+def test_only_named_classes_are_admitted(tmp_path: Path, payload: bytes) -> None:
+    (tmp_path / "p.pkl").write_bytes(payload)
+    with pytest.raises(QuarlError, match="could run code: refused"):
+        read_vecnormalize(tmp_path / "p.pkl")
+
+
+def test_functions_of_admitted_packages_do_not_run(tmp_path: Path) -> None:
+    marker = tmp_path / "marker"
+    payload = b"cstable_baselines3.common.save_util\nopen_path\n(S'%s'\nS'w'\ntR."
+    (tmp_path / "p.pkl").write_bytes(payload % str(marker).encode())
+    with pytest.raises(QuarlError, match="holds no observation statistics"):
+        read_vecnormalize(tmp_path / "p.pkl")
+    assert not marker.exists()
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [b"", b"\x80\x04", b"nonsense", b"\x80\x04r\xff\xff\xff\xff.", b"\x80\x04]q\x00(" * 50, b"N."],
+    ids=["empty", "cut", "text", "bad memo", "unfinished", "none"],
+)
+def test_damaged_pickles_are_one_line(tmp_path: Path, payload: bytes) -> None:
+    (tmp_path / "p.pkl").write_bytes(payload)
+    with pytest.raises(QuarlError, match="p.pkl") as caught:
+        read_vecnormalize(tmp_path / "p.pkl")
+    assert "\n" not in str(caught.value)
+
+
+def test_statistics_must_be_usable(normalizer: VecNormalize, tmp_path: Path) -> None:
+    for bad in (np.nan, np.inf, -1.0):
+        normalizer.obs_rms.var = np.full(3, bad)
+        normalizer.save(str(tmp_path / "v.pkl"))
+        with pytest.raises(QuarlError, match="not finite"):
+            read_vecnormalize(tmp_path / "v.pkl")
+
+
+def saved(value: Any) -> bytes:
+    buffer = io.BytesIO()
+    torch.save(value, buffer)
+    return buffer.getvalue()
+
+
+def test_tensors_are_read_and_pickles_among_them_refused(tmp_path: Path) -> None:
+    tensors = {"w": torch.arange(3.0)}
+    assert torch.equal(read_tensors(saved(tensors), "x")["w"], tensors["w"])
+    marker = tmp_path / "marker"
+    payload = saved({"w": torch.zeros(1), "x": Malicious(marker)})
+    with pytest.raises(QuarlError, match="policy.pth refused") as caught:
+        read_tensors(payload, "policy.pth")
+    assert "\n" not in str(caught.value) and not marker.exists()
+    torch.load(io.BytesIO(payload), weights_only=False)
+    assert marker.exists()
+
+
+@pytest.mark.parametrize("value", [[torch.zeros(1)], {"w": 1.0}, {1: torch.zeros(1)}])
+def test_only_named_tensors_are_admitted(value: Any) -> None:
+    with pytest.raises(QuarlError, match="not a dictionary of named tensors"):
+        read_tensors(saved(value), "x")
+
+
+def test_damaged_and_swollen_tensors_are_refused() -> None:
+    payload = saved({"w": torch.zeros(1000)})
+    for bad in (b"", payload[:200], payload[:-40], b"text"):
+        with pytest.raises(QuarlError, match="^x ") as caught:
+            read_tensors(bad, "x")
+        assert "\n" not in str(caught.value)
+    # One stored number, viewed as 2**40 of them.
+    with pytest.raises(QuarlError, match="more than 1024 MiB"):
+        read_tensors(saved({"w": torch.zeros(1).expand(2**20, 2**20)}), "x")
+
+
+def test_a_zip_bomb_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(safe_pickle, "MAX_ZIP_BYTES", 1 << 20)
+    bomb = tmp_path / "bomb.zip"
+    with zipfile.ZipFile(bomb, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("data", bytes(2 << 20))
+    assert bomb.stat().st_size < 10_000
+    with pytest.raises(QuarlError, match="unpacks to more than 1 MiB"):
+        open_zip(bomb, "bomb")
+    with pytest.raises(QuarlError, match="unpacks to more than 1 MiB"):
+        read_tensors(bomb.read_bytes(), "policy.pth")
+
+
+def test_a_zip_that_lies_about_its_size_is_damaged(tmp_path: Path) -> None:
+    file = tmp_path / "x.zip"
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("data", bytes(10_000))
+    lie = file.read_bytes().replace((10_000).to_bytes(4, "little"), (10).to_bytes(4, "little"))
+    file.write_bytes(lie)
+    with open_zip(file, "x") as archive, pytest.raises(QuarlError, match="'data' in x is damaged"):
+        read_member(archive, "data", "x")
+
+
+def test_truncated_and_missing_zips_are_one_line(tmp_path: Path) -> None:
+    with pytest.raises(QuarlError, match="cannot read x"):
+        open_zip(tmp_path / "none.zip", "x")
+    file = tmp_path / "x.zip"
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("data", "{}")
+    payload = file.read_bytes()
+    file.write_bytes(payload[:-10])
+    with pytest.raises(QuarlError, match="damaged or truncated"):
+        open_zip(file, "x")
+    file.write_bytes(payload.replace(b"{}", b"[]"))
+    with open_zip(file, "x") as archive:
+        with pytest.raises(QuarlError, match="'data' in x is damaged"):
+            read_member(archive, "data", "x")
+        with pytest.raises(QuarlError, match="not a stable-baselines3 model"):
+            read_member(archive, "policy.pth", "x")

@@ -1,0 +1,307 @@
+"""From stable-baselines3: every algorithm acts as its own `predict`, live, zipped and saved."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import os
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import sb3_contrib
+import stable_baselines3 as sb3
+import torch
+from stable_baselines3.common.base_class import BaseAlgorithm
+from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
+from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
+from torch import nn
+
+from quarl_nb.errors import QuarlError
+from quarl_nb.rl.policies import PolicyNet, load_policy, save_policy
+from quarl_nb.rl.sb3 import env_id_in, policy_from_zip
+
+PENDULUM, CARTPOLE = "Pendulum-v1", "CartPole-v1"
+OFF = {"buffer_size": 10, "device": "cpu"}
+
+
+class Frames(gym.Env):
+    """Random uint8 frames [4, 84, 84], five actions."""
+
+    observation_space = gym.spaces.Box(0, 255, (4, 84, 84), np.uint8)
+    action_space = gym.spaces.Discrete(5)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict]:
+        super().reset(seed=seed)
+        return self.observation_space.sample(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict]:
+        return self.observation_space.sample(), 0.0, False, False, {}
+
+
+class Skewed(gym.Env):
+    """Continuous actions of shape [2] with uneven bounds."""
+
+    observation_space = gym.spaces.Box(-1.0, 1.0, (3,), np.float64)
+    action_space = gym.spaces.Box(
+        np.array([-0.4, 1.25], np.float32), np.array([0.7, 3.1], np.float32)
+    )
+    reset = Frames.reset
+    step = Frames.step
+
+
+def kwargs(**policy: Any) -> dict[str, Any]:
+    return {"policy_kwargs": policy, "device": "cpu"}
+
+
+MODELS: dict[str, Callable[[], BaseAlgorithm]] = {
+    "a2c": lambda: sb3.A2C("MlpPolicy", CARTPOLE, device="cpu"),
+    "a2c gSDE": lambda: sb3.A2C("MlpPolicy", PENDULUM, use_sde=True, device="cpu"),
+    "ppo": lambda: sb3.PPO("MlpPolicy", Skewed(), device="cpu"),
+    "ppo gSDE squashed": lambda: sb3.PPO(
+        "MlpPolicy", PENDULUM, use_sde=True, **kwargs(squash_output=True)
+    ),
+    "ppo ELU": lambda: sb3.PPO(
+        "MlpPolicy", CARTPOLE, **kwargs(activation_fn=nn.ELU, net_arch=dict(pi=[32], vf=[8, 8]))
+    ),
+    "ppo linear": lambda: sb3.PPO("MlpPolicy", CARTPOLE, **kwargs(net_arch=[])),
+    "ppo frames": lambda: sb3.PPO("CnnPolicy", Frames(), n_steps=2, batch_size=2, device="cpu"),
+    "ppo two extractors": lambda: sb3.PPO(
+        "CnnPolicy", Frames(), n_steps=2, batch_size=2, **kwargs(share_features_extractor=False)
+    ),
+    "ppo flat frames": lambda: sb3.PPO("MlpPolicy", Frames(), n_steps=2, batch_size=2),
+    "a2c frames": lambda: sb3.A2C("CnnPolicy", Frames(), n_steps=2, device="cpu"),
+    "dqn": lambda: sb3.DQN("MlpPolicy", CARTPOLE, **OFF),
+    "dqn frames": lambda: sb3.DQN("CnnPolicy", Frames(), **OFF),
+    "ddpg": lambda: sb3.DDPG("MlpPolicy", Skewed(), **OFF),
+    "td3": lambda: sb3.TD3("MlpPolicy", PENDULUM, **OFF),
+    "sac": lambda: sb3.SAC("MlpPolicy", Skewed(), **OFF),
+    "sac gSDE": lambda: sb3.SAC(
+        "MlpPolicy", PENDULUM, use_sde=True, buffer_size=10, **kwargs(clip_mean=0.05)
+    ),
+    "trpo": lambda: sb3_contrib.TRPO("MlpPolicy", PENDULUM, device="cpu"),
+    "qrdqn": lambda: sb3_contrib.QRDQN("MlpPolicy", CARTPOLE, **OFF),
+    "tqc": lambda: sb3_contrib.TQC("MlpPolicy", PENDULUM, **OFF),
+    "ars": lambda: sb3_contrib.ARS("MlpPolicy", PENDULUM, device="cpu"),
+    "ars linear": lambda: sb3_contrib.ARS("LinearPolicy", PENDULUM, device="cpu"),
+}  # fmt: skip
+
+
+def perturb(model: BaseAlgorithm, seed: int = 0) -> None:
+    """Weights far from their initial values, so that actions vary and meet their bounds."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in model.policy.parameters():
+            parameter += 0.3 * torch.randn(parameter.shape, generator=generator)
+
+
+def observations(model: BaseAlgorithm, n: int = 64) -> np.ndarray:
+    space = model.observation_space
+    assert isinstance(space, gym.spaces.Box)
+    rng = np.random.default_rng(0)
+    if space.dtype == np.uint8:
+        return rng.integers(0, 256, (n // 8, *space.shape), dtype=np.uint8)
+    return rng.normal(0.0, 2.0, (n, *space.shape)).astype(space.dtype)
+
+
+def assert_same(net: PolicyNet, model: BaseAlgorithm, obs: np.ndarray) -> None:
+    expected = model.predict(obs, deterministic=True)[0]
+    actions, _ = net.act(obs)
+    assert actions.shape == expected.shape and actions.dtype == expected.dtype
+    assert len(np.unique(expected.round(3))) > 1, "the test must see different actions"
+    np.testing.assert_array_equal(actions, expected)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_same_actions_live_zipped_and_on_disk(name: str, tmp_path: Path) -> None:
+    model = MODELS[name]()
+    perturb(model)
+    obs = observations(model)
+    live = PolicyNet.from_sb3(model)
+    assert live.spec.algo == name.split()[0]
+    assert_same(live, model, obs)
+    model.save(tmp_path / "model.zip")
+    zipped = load_policy(tmp_path / "model.zip")
+    assert (zipped.spec.layers, zipped.spec.head) == (live.spec.layers, live.spec.head)
+    assert zipped.spec.algo == live.spec.algo
+    assert_same(zipped, model, obs)
+    save_policy(zipped, tmp_path / "policy", {})
+    assert_same(load_policy(tmp_path / "policy"), model, obs)
+
+
+def test_normalization_is_the_first_step(tmp_path: Path) -> None:
+    env = VecNormalize(DummyVecEnv([lambda: gym.make(PENDULUM)]), clip_obs=1.5)
+    model = sb3.A2C("MlpPolicy", env, device="cpu")
+    perturb(model)
+    model.learn(200)
+    model.save(tmp_path / "model.zip")
+    env.save(str(tmp_path / "vecnormalize.pkl"))
+    obs = observations(model)
+    expected = model.predict(env.normalize_obs(obs), deterministic=True)[0]
+    assert not np.array_equal(expected, model.predict(obs, deterministic=True)[0])
+    for net in (PolicyNet.from_sb3(model), load_policy(tmp_path / "model.zip")):
+        assert net.spec.layers[0].kind == "normalize"
+        np.testing.assert_array_equal(net.act(obs)[0], expected)
+    assert PolicyNet.from_sb3(model).spec.env_id == PENDULUM
+
+
+def test_missing_normalization_is_not_passed_over(tmp_path: Path) -> None:
+    MODELS["dqn"]().save(tmp_path / "CartPole-v1.zip")
+    for stated in ("- - - normalize\n    - true\n", "normalize: true", "- normalize\n - {'a': 1}"):
+        (tmp_path / "config.yml").write_text(stated)
+        with pytest.raises(QuarlError, match="give vecnormalize="):
+            load_policy(tmp_path / "CartPole-v1.zip")
+    for stated in ("normalize: false", "- - normalize_advantage\n    - true", "gamma: 0.9"):
+        (tmp_path / "config.yml").write_text(stated)
+        assert load_policy(tmp_path / "CartPole-v1.zip").spec.env_id == CARTPOLE
+
+
+@pytest.mark.parametrize(
+    ("path", "env_id"),
+    [
+        ("a/CartPole-v1.zip", "CartPole-v1"),
+        ("a/ppo-CartPole-v1.zip", "CartPole-v1"),
+        ("ppo-PongNoFrameskip-v4/model.zip", "PongNoFrameskip-v4"),
+        ("a/model.zip", None),
+    ],
+)
+def test_environment_from_the_name(path: str, env_id: str | None) -> None:
+    assert env_id_in(Path(path)) == env_id
+
+
+class Doubling(BaseFeaturesExtractor):
+    """Has no tensors, and yet changes what the network sees."""
+
+    def __init__(self, space: gym.spaces.Box) -> None:
+        super().__init__(space, int(np.prod(space.shape)))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return 2.0 * x
+
+
+class Custom(sb3.common.policies.ActorCriticPolicy):
+    """A policy class that is not SB3's."""
+
+
+UNSUPPORTED: dict[str, Callable[[], BaseAlgorithm]] = {
+    "RecurrentPPO": lambda: sb3_contrib.RecurrentPPO("MlpLstmPolicy", CARTPOLE, device="cpu"),
+    "unsupported layers": lambda: sb3_contrib.CrossQ("MlpPolicy", PENDULUM, **OFF),
+    "features extractor 'Doubling'": lambda: sb3.PPO(
+        "MlpPolicy", CARTPOLE, **kwargs(features_extractor_class=Doubling)
+    ),
+    "custom policy class": lambda: sb3.PPO(Custom, CARTPOLE, device="cpu"),
+}
+
+
+@pytest.mark.parametrize("message", UNSUPPORTED)
+def test_unsupported_models_say_so(message: str, tmp_path: Path) -> None:
+    model = UNSUPPORTED[message]()
+    with pytest.raises(QuarlError, match=message):
+        PolicyNet.from_sb3(model)
+    model.save(tmp_path / "m.zip")
+    with pytest.raises(QuarlError, match=message) as caught:
+        load_policy(tmp_path / "m.zip")
+    assert "\n" not in str(caught.value)
+
+
+def rewrite(file: Path, change: Callable[[dict[str, Any]], None], **members: bytes) -> None:
+    """Change a zip's `data`, and replace members."""
+    with zipfile.ZipFile(file) as archive:
+        contents = {name: archive.read(name) for name in archive.namelist()}
+    data = json.loads(contents["data"])
+    change(data)
+    contents |= {"data": json.dumps(data).encode(), **members}
+    with zipfile.ZipFile(file, "w") as archive:
+        for name, payload in contents.items():
+            archive.writestr(name, payload)
+
+
+@pytest.fixture
+def zipped(tmp_path: Path) -> Path:
+    MODELS["ppo gSDE squashed"]().save(tmp_path / "m.zip")
+    return tmp_path / "m.zip"
+
+
+def test_an_unknown_activation_must_be_given(zipped: Path) -> None:
+    rewrite(zipped, lambda data: data.pop("policy_kwargs"))
+    with pytest.raises(QuarlError, match="give activation="):
+        load_policy(zipped)
+    given = policy_from_zip(zipped, activation="relu")
+    assert [layer.kind for layer in given.spec.layers].count("relu") == 2
+
+
+def test_an_activation_against_the_zip_is_refused(zipped: Path) -> None:
+    with pytest.raises(QuarlError, match="the zip says 'tanh'"):
+        policy_from_zip(zipped, activation="relu")
+
+
+def test_bounds_come_from_the_environment_where_the_zip_has_none(zipped: Path) -> None:
+    rewrite(zipped, lambda data: data["action_space"].pop("low"))
+    with pytest.raises(QuarlError, match="give env_id="):
+        load_policy(zipped)
+    head = policy_from_zip(zipped, env_id=PENDULUM).spec.head
+    assert (head.low, head.high) == ((-2.0,), (2.0,))
+
+
+class Malicious:
+    """Creates a marker file when unpickled."""
+
+    def __init__(self, marker: Path) -> None:
+        self.marker = marker
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.system, (f"touch {self.marker}",)
+
+
+def test_malicious_zips_run_nothing(zipped: Path, tmp_path: Path) -> None:
+    import pickle
+
+    marker = tmp_path / "marker"
+    trap = base64.b64encode(pickle.dumps(Malicious(marker))).decode()
+
+    def poison(data: dict[str, Any]) -> None:
+        for value in data.values():
+            if isinstance(value, dict) and ":serialized:" in value:
+                value[":serialized:"] = trap
+
+    rewrite(zipped, poison)
+    assert load_policy(zipped).spec.algo == "ppo"
+    buffer = io.BytesIO()
+    torch.save({"action_net.weight": Malicious(marker)}, buffer)
+    rewrite(zipped, poison, **{"policy.pth": buffer.getvalue()})
+    with pytest.raises(QuarlError, match="policy.pth in .* refused"):
+        load_policy(zipped)
+    assert not marker.exists()
+    # The trap works: SB3's own loader falls into it.
+    with pytest.raises(Exception):  # noqa: B017  (whatever SB3 says then)
+        sb3.PPO.load(zipped)
+    assert marker.exists()
+
+
+def test_damaged_zips_are_one_line(zipped: Path, tmp_path: Path) -> None:
+    whole = zipped.read_bytes()
+    for damaged in (whole[:-30], whole[: len(whole) // 2], b"", whole[:-30] + b"\0" * 30):
+        zipped.write_bytes(damaged)
+        with pytest.raises(QuarlError, match="m.zip") as caught:
+            load_policy(zipped)
+        assert "\n" not in str(caught.value)
+    zipped.write_bytes(whole)
+    rewrite(zipped, lambda data: None, data=b"[1, 2")
+    with pytest.raises(QuarlError, match="'data' .* is not JSON"):
+        load_policy(zipped)
+    with pytest.raises(QuarlError, match="cannot read"):
+        load_policy(tmp_path / "none.zip")
+
+
+def test_nan_weights_are_named(tmp_path: Path) -> None:
+    model = MODELS["dqn"]()
+    with torch.no_grad():
+        next(model.policy.parameters()).fill_(torch.nan)
+    model.save(tmp_path / "m.zip")
+    with pytest.raises(QuarlError, match="NaN"):
+        load_policy(tmp_path / "m.zip")

@@ -1,0 +1,143 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from quarl_nb.errors import QuarlError
+from quarl_nb.quant import parse_precision
+from quarl_nb.rl.layers import Layer
+from quarl_nb.rl.policies import Head, PolicyNet, PolicySpec, save_policy
+from quarl_nb.runner import plan, run_study
+from quarl_nb.store import ResultStore
+from quarl_nb.studies import STUDIES, get_study
+from quarl_nb.studies.policies import TrainedPolicies
+from quarl_nb.studies.ptq import PTQ, quantize_policy
+
+
+def lean_policy() -> PolicyNet:
+    """Pushes the cart to the side that the pole leans to; four inputs, two actions."""
+    spec = PolicySpec(
+        "ppo", "CartPole-v1", (4,),
+        (Layer("linear", {"in_features": 4, "out_features": 2}),), Head("argmax"),
+    )  # fmt: skip
+    weight = torch.tensor([[0.0, 0.0, -1.0, -0.5], [0.0, 0.0, 1.0, 0.5]])
+    return PolicyNet(spec, {"layers.0.weight": weight, "layers.0.bias": torch.zeros(2)})
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    """A project with one policy; the study finds it from the working directory."""
+    save_policy(lean_policy(), tmp_path / "data" / "policies" / "ppo-CartPole-v1", {"who": "test"})
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_the_smoke_profile_runs_from_policy_to_records(project):
+    store = ResultStore()
+    summary = run_study(PTQ, "smoke", store, progress=False)
+    assert (summary.done, summary.failed, summary.total) == (3, 0, 3)
+    frame = store.frame("ptq").set_index("precision")
+    assert set(frame.index) == {"fp32", "int8", "affine4"}
+    assert frame.loc["fp32", "lengths"] == frame.loc["fp32", "returns"]  # reward 1 a step
+    assert frame["seeds"].map(tuple).nunique() == 1
+    assert frame.loc["affine4", "weight_bytes"] < frame.loc["fp32", "weight_bytes"]
+    assert set(frame["backend"]) == {"simulated"}
+    assert set(frame["extra.who"]) == {"test"}
+    assert run_study(PTQ, "smoke", store, progress=False).skipped == 3
+
+
+def test_every_precision_of_the_full_profile_is_measured(project):
+    parameters = dict(PTQ.profiles["full"], episodes=2)
+    for cell, budget in PTQ.cells(parameters):
+        measured = PTQ.measure(cell, budget).measured
+        assert len(measured["returns"]) == 2, cell
+        assert np.isfinite(measured["returns"]).all()
+
+
+def test_quantized_returns_are_those_of_the_quantized_weights(project):
+    # At 2 bits the affine grid of [-1, 1] is -1, -1/3, 1/3, 1 shifted to hold zero exactly.
+    quantized = quantize_policy(lean_policy(), parse_precision("affine2"), "CartPole-v1")
+    levels = quantized.state_dict()["layers.0.weight"].unique()
+    assert len(levels) <= 4
+    assert 0.0 in levels
+
+
+def test_int8_is_calibrated_on_the_policys_own_observations(project):
+    quantized = quantize_policy(lean_policy(), parse_precision("int8"), "CartPole-v1")
+    obs = torch.as_tensor(np.random.default_rng(0).normal(0, 0.1, (50, 4)), dtype=torch.float32)
+    exact, got = lean_policy()(obs), quantized(obs)
+    error = (exact - got).abs().max()
+    assert 0 < error < 0.1
+
+
+def test_cells_pair_every_precision_with_the_ranges_it_can_have(project):
+    parameters = dict(
+        PTQ.profiles["smoke"], precisions=["fp32", "legacy8", "affine8"],
+        ranges=["minmax", "mse"],
+    )  # fmt: skip
+    pairs = [(cell["precision"], cell["ranges"]) for cell, _ in PTQ.cells(parameters)]
+    assert pairs == [
+        ("fp32", "minmax"), ("legacy8", "minmax"), ("affine8", "minmax"), ("affine8", "mse")
+    ]  # fmt: skip
+
+
+def test_atari_policies_run_thirty_episodes(tmp_path, monkeypatch):
+    net = lean_policy()
+    net.spec = replace(net.spec, env_id="PongNoFrameskip-v4")
+    save_policy(net, tmp_path / "data" / "policies" / "dqn-PongNoFrameskip-v4", {})
+    monkeypatch.chdir(tmp_path)
+    ((_, budget), *_) = PTQ.cells(PTQ.profiles["full"])
+    assert budget["episodes"] == 30
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"policies": ["ppo-CartPole-v2"]}, "unknown policy 'ppo-CartPole-v2'; did you mean"),
+        ({"precisions": ["affine17"]}, "unknown precision 'affine17'"),
+        ({"precisions": ["affine1"]}, "unknown precision 'affine1'"),
+        ({"ranges": ["best"]}, "unknown ranges 'best'"),
+        ({"episode": 3}, "unknown parameter of study 'ptq' 'episode'; did you mean 'episodes'"),
+    ],
+)
+def test_bad_parameters_are_one_clear_line(project, change, message):
+    with pytest.raises(QuarlError) as caught:
+        plan(PTQ, "smoke", change)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_tampered_policy_fails_its_cells_and_no_others(project):
+    folder = project / "data" / "policies"
+    save_policy(lean_policy(), folder / "a2c-CartPole-v1", {})
+    tensors = folder / "a2c-CartPole-v1" / "policy.safetensors"
+    tensors.write_bytes(tensors.read_bytes()[:-1] + b"\x01")
+    parameters = {"policies": ["all"], "precisions": ["fp32"]}
+    summary = run_study(PTQ, "smoke", ResultStore(), parameters=parameters, progress=False)
+    assert (summary.done, summary.failed) == (1, 1)
+    assert "changed" in summary.errors[0].read_text()
+
+
+def test_nan_weights_are_refused_with_their_name(project):
+    net = lean_policy()
+    with torch.no_grad():
+        net.layers[0].weight[0, 0] = float("nan")
+    with pytest.raises(QuarlError, match="layers.0.weight"):
+        quantize_policy(net, parse_precision("affine8"), "CartPole-v1")
+
+
+def test_every_study_can_be_got_by_name():
+    for name in STUDIES:
+        assert get_study(name).name == name
+    with pytest.raises(QuarlError, match="did you mean 'ptq'"):
+        get_study("pqt")
+
+
+def test_trained_policies_describe_themselves_by_name(project):
+    source = TrainedPolicies()
+    assert source.names() == ["ppo-CartPole-v1"]
+    assert source.describe("ppo-CartPole-v1") == ("ppo", "CartPole-v1")
+    assert source.load("ppo-CartPole-v1").extra == {"who": "test"}
