@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import logging
 import re
 import sys
 from collections.abc import Mapping, Sequence
@@ -13,6 +14,8 @@ import nbformat
 
 from quarl_nb.errors import QuarlError, check_choice
 from quarl_nb.paths import project_root, write_atomically
+
+logger = logging.getLogger(__name__)
 
 PARAMETERS_TAG = "parameters"
 # What differs from run to run without meaning anything: kernel's cell files, object addresses.
@@ -87,7 +90,9 @@ def render_all(
     for path in notebooks:
         try:
             render_notebook(path, Path(out) / path.name, parameters)
+            logger.info("rendered %s", path.name)
         except NotebookError as error:
+            logger.warning("failed: %s", error)
             failures.append(error)
     return failures
 
@@ -168,7 +173,10 @@ def _execute(
 ) -> nbformat.NotebookNode:
     """Run every cell; only an exception counts, never Papermill's status in the metadata."""
     import papermill
+    from traitlets.config import Config
 
+    # What it logs is raised, or was checked more strictly before.
+    logging.getLogger("papermill").setLevel(logging.CRITICAL)
     # Papermill takes a notebook without these fields only from a file, and a file's name
     # with braces as a template.
     notebook.metadata["papermill"] = {}
@@ -178,7 +186,7 @@ def _execute(
         done = papermill.execute_notebook(
             notebook, None, parameters, kernel_name="python3", language="python",
             cwd=path.resolve().parent, progress_bar=False, record_timing=False,
-            coalesce_streams=True,
+            coalesce_streams=True, config=Config(KernelManager={"transport_encryption": "auto"}),
         )  # fmt: skip
     except papermill.PapermillExecutionError as error:
         line = f"{error.ename}: {error.evalue}".partition("\n")[0]

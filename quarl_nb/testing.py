@@ -24,7 +24,7 @@ class FakeStudy:
 
     Args:
         behaviours: cell number -> one of BEHAVIOURS; the others are "ok".
-        log: a file that gets a line (the cell's number) whenever a cell begins.
+        log: a file that gets a line (the cell's number, the process id) whenever a cell begins.
         schema_version: as of any study.
     """
 
@@ -57,7 +57,7 @@ class FakeStudy:
         number = cell["number"]
         if self.log is not None:
             with self.log.open("a") as file:
-                file.write(f"{number}\n")
+                file.write(f"{number} {os.getpid()}\n")
         time.sleep(budget["delay_s"])
         behaviour = check_choice("behaviour", self.behaviours.get(number, "ok"), BEHAVIOURS)
         if behaviour == "raise":

@@ -124,9 +124,13 @@ def verdicts(
             "low": interval.low if interval else None,
             "high": interval.high if interval else None,
             "keys": found.keys,
-            "profile": records["profile"].iloc[0] if found.keys and "profile" in records else "",
+            "profile": _profiles(records, found.keys),
             "sentence": claim.sentence, "source": claim.source, "also": "; ".join(claim.also),
             "metric": claim.metric, "decision": claim.decision, "rule": claim.rule,
             "study": claim.study,
         })
     return pd.DataFrame(rows)
+
+
+def _profiles(records: pd.DataFrame, keys: tuple[str, ...]) -> str:
+    return "+".join(sorted(set(records["profile"][records["key"].isin(keys)]))) if keys else ""

@@ -9,7 +9,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from quarl_nb.errors import QuarlError
 from quarl_nb.report.losses import paired_losses, policy_label
 from quarl_nb.report.rules import losses_at
 from quarl_nb.report.stats import MARGIN, paired_difference, percentile_interval
@@ -22,6 +21,7 @@ from quarl_nb.report.style import (
     PAGE_IN,
     STYLE,
     VERMILION,
+    NothingToDrawError,
     loss_axis,
     loss_errors,
     new_figure,
@@ -45,9 +45,10 @@ def sweet_spot(records: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
         records: as `losses.paired_losses` takes them.
     """
     policies = widths_of(records)
+    if not policies:
+        raise NothingToDrawError("no policy has records at fp32 and three affine widths")
     table = sweet_spot_table(records)
-    spots = dict(zip(table["policy"], table["bits"].where(table["sweet_spot"]), strict=True)) \
-        if len(table) else {}
+    spots = dict(zip(table["policy"], table["bits"].where(table["sweet_spot"]), strict=True))
     fp16 = losses_at(records, ["fp16"])
     points = []
     with mpl.rc_context(STYLE):
@@ -60,10 +61,9 @@ def sweet_spot(records: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
             points.append(rows)
         fig.supxlabel("bits of the weights (uniform affine, per tensor)", fontsize=7)
         fig.supylabel("mean return per episode", fontsize=7)
-        if axes:
-            handles, labels = axes[0].get_legend_handles_labels()
-            fig.legend(handles, labels, loc="outside upper center", ncols=len(labels))
-    return fig, pd.concat(points, ignore_index=True) if points else pd.DataFrame()
+        handles, labels = axes[0].get_legend_handles_labels()
+        fig.legend(handles, labels, loc="outside upper center", ncols=len(labels))
+    return fig, pd.concat(points, ignore_index=True)
 
 
 def _width_points(widths: Widths) -> pd.DataFrame:
@@ -112,7 +112,7 @@ def ptq_loss(
     """
     losses = losses_at(records, precisions)
     if losses.empty:
-        raise QuarlError("no PTQ record to draw: run the study first")
+        raise NothingToDrawError("no PTQ record at these precisions: run the study first")
     losses = losses.sort_values(["public", "algo", "policy"])
     policies = list(dict.fromkeys(losses["policy"]))
     shown = [name for name in precisions if name in set(losses["precision"])]
@@ -142,12 +142,16 @@ def ranges_rescue(
     Shows policies measured with two kinds of ranges at least; affine weights only.
     """
     losses = paired_losses(records)
+    if losses.empty:
+        raise NothingToDrawError("no PTQ record: run the study first")
     losses = losses[losses["bits"].notna() & losses["precision"].str.startswith("affine")
                     & losses["ranges"].isin(ranges)]
     compared = losses.groupby("policy")["ranges"].transform("nunique") > 1
     losses = losses[compared]
     worst = losses[losses["ranges"] == "minmax"].groupby("policy")["loss"].max()
     policies = list(worst[worst > MARGIN].index)
+    if not policies:
+        raise NothingToDrawError("no policy with other ranges loses 5 % with min-max ones")
     losses = losses[losses["policy"].isin(policies)].sort_values(["policy", "ranges", "bits"])
     with mpl.rc_context(STYLE):
         fig, axes = panel_grid(len(policies), columns=3, height_in=1.6)
@@ -162,9 +166,8 @@ def ranges_rescue(
             ax.xaxis.set_major_locator(MaxNLocator(integer=True))
         fig.supxlabel("bits of the weights (uniform affine)", fontsize=7)
         fig.supylabel("relative loss of mean return", fontsize=7)
-        if axes:
-            fig.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center",
-                       ncols=len(ranges))
+        fig.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center",
+                   ncols=len(ranges))
     return fig, losses.drop(columns="keys")
 
 

@@ -55,6 +55,12 @@ def ptq_records(
     return rows[keep]
 
 
+def percent(fraction: float) -> str:
+    """0.0123 as 1.2%, without a negative zero."""
+    text = f"{fraction:.1%}"
+    return "0.0%" if text == "-0.0%" else text
+
+
 def policy_label(policy: str) -> str:
     """`public/a2c-HalfCheetah-v3` as figures write it: A2C HalfCheetah (public)."""
     algo, _, env = policy.removeprefix(PUBLIC).partition("-")

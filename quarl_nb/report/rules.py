@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from quarl_nb.report.losses import paired_losses, ptq_records
+from quarl_nb.report.losses import paired_losses, percent, ptq_records
 from quarl_nb.report.stats import ALPHA, Interval, holm
 
 Verdict = Literal["reproduced", "not reproduced", "inconclusive", "not measured"]
@@ -184,7 +184,7 @@ def _interval(row: pd.Series) -> Interval:
 
 
 def _percent(row: pd.Series) -> str:
-    return f"{row['loss']:.1%} [{row['tost_low']:.1%}, {row['tost_high']:.1%}]"
+    return f"{percent(row['loss'])} [{percent(row['tost_low'])}, {percent(row['tost_high'])}]"
 
 
 def _keys(losses: pd.DataFrame) -> tuple[str, ...]:

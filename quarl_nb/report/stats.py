@@ -92,7 +92,8 @@ def bootstrap_weights(
     `weights @ values` is every bootstrap mean at once; two columns times the same weights keep
     their episodes paired.
     """
-    return generator.multinomial(n, np.full(n, 1 / n), size=resamples) / n
+    drawn = generator.integers(n, size=(resamples, n)) + n * np.arange(resamples)[:, None]
+    return np.bincount(drawn.ravel(), minlength=n * resamples).reshape(resamples, n) / n
 
 
 def paired_difference(x: Floats, y: Floats, weights: Floats, confidence: float = 0.95) -> Interval:

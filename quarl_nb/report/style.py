@@ -16,6 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullLocator
 from numpy.typing import NDArray
 
+from quarl_nb.errors import QuarlError
 from quarl_nb.report.stats import MARGIN
 
 COLUMN_IN = 3.35  # one column of a two-column page
@@ -39,6 +40,10 @@ STYLE: Any = {
     # Same records, same bytes.
     "svg.hashsalt": "quarl_nb", "svg.fonttype": "path", "savefig.dpi": 200,
 }
+
+
+class NothingToDrawError(QuarlError):
+    """The records hold nothing that a figure shows."""
 
 
 def new_figure(width_in: float, height_in: float) -> Figure:

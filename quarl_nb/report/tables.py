@@ -10,20 +10,16 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from quarl_nb.report.losses import paired_losses
+from quarl_nb.report.losses import paired_losses, percent, policy_label, ptq_records
 from quarl_nb.report.paper import published_ptq
 from quarl_nb.report.rules import MIN_EPISODES
-from quarl_nb.report.stats import (
-    ALPHA,
-    MARGIN,
-    Interval,
-    iqm,
-    probability_of_improvement,
-    stratified_bootstrap,
-)
+from quarl_nb.report.stats import ALPHA, MARGIN
+from quarl_nb.report.summary import ptq_summary
+from quarl_nb.report.sweet_spots import sweet_spot_table
 
 # What stands for the paper's int8 column: 8-bit affine weights, as its own PTQ code does.
 PAPER_INT8 = "affine8"
+ALGOS = ("a2c", "dqn", "ppo", "ddpg")  # the order of Table 4's columns
 
 
 def ptq_rows(
@@ -48,7 +44,7 @@ def ptq_rows(
     rows["scheme"] = rows["precision"].replace({"int8": int8})
     wanted = ["algo", "env_id", "precision", "policy", "seed", "episodes", "mean", "mean_low",
               "mean_high", "loss", "loss_low", "loss_high", "p_no_loss", "p_loss", "keys"]
-    losses = paired_losses(records)
+    losses = paired_losses(ptq_records(records, [*rows["scheme"].unique()], ranges=["minmax"]))
     if losses.empty:
         losses = pd.DataFrame(columns=[*wanted, "public", "ranges"])
     losses = losses[(losses["ranges"] == "minmax") & ~losses["public"].astype(bool)][wanted]
@@ -95,6 +91,7 @@ def ptq_table(rows: pd.DataFrame, measured_only: bool = False) -> pd.DataFrame:
     """
     if measured_only:
         rows = rows[rows["episodes"].notna()]
+    rows = rows.sort_values("algo", key=lambda names: names.map(ALGOS.index), kind="stable")
     lines: dict[tuple[str, str], dict[tuple[str, str], str]] = {}
     names = rows["environment"] + np.where(
         rows.groupby(["algo", "environment", "precision"])["published"].transform("size") > 1,
@@ -106,7 +103,7 @@ def ptq_table(rows: pd.DataFrame, measured_only: bool = False) -> pd.DataFrame:
         line[(head, "published")] = f"{row['published']:g}"
         line[(head, "measured")] = _reward(row)
         if head != "fp32":
-            line[(f"E {head}", "published")] = f"{row['published_loss']:.1%}"
+            line[(f"E {head}", "published")] = percent(row['published_loss'])
             line[(f"E {head}", "measured")] = _loss(row)
         line[("episodes", "")] = "" if pd.isna(row["episodes"]) else f"{row['episodes']:.0f}"
         line[("verdict", head)] = row["verdict"]
@@ -119,61 +116,45 @@ def ptq_table(rows: pd.DataFrame, measured_only: bool = False) -> pd.DataFrame:
     return table
 
 
-def ptq_summary(records: pd.DataFrame, generator: np.random.Generator) -> pd.DataFrame:
-    """Each algorithm and precision over its policies (min-max ranges), a task being a policy.
-
-    Scores are 1 + (return - mean fp32 return) / |mean fp32 return|, so fp32 is near 1.
-
-    Returns:
-        algo, precision, policies, episodes, iqm, iqm_low, iqm_high, improvement,
-        improvement_low, improvement_high: interquartile mean and probability that an episode
-        beats one of fp32, with stratified 95 % bootstrap intervals.
-    """
-    scores = _normalized(records)
-    found = []
-    for (algo, precision), group in scores.groupby(["algo", "precision"]):
-        pairs = [np.stack([row.score, row.base]) if len(row.score) == len(row.base) else None
-                 for row in group.itertuples()]
-        tasks = [pair for pair in pairs if pair is not None]
-        middle = stratified_bootstrap([pair[0] for pair in tasks], iqm, generator, 1000)
-        better = _improvement(tasks, generator)
-        found.append({
-            "algo": algo, "precision": precision, "policies": len(tasks),
-            "episodes": sum(pair.shape[1] for pair in tasks),
-            "iqm": middle.value, "iqm_low": middle.low, "iqm_high": middle.high,
-            "improvement": better.value, "improvement_low": better.low,
-            "improvement_high": better.high,
-        })
-    return pd.DataFrame(found)
+def loss_table(losses: pd.DataFrame) -> pd.DataFrame:
+    """`paired_losses` for reading: a row a policy, a column a precision, min-max ranges."""
+    rows = losses[(losses["ranges"] == "minmax") & (losses["precision"] != "fp32")]
+    bits = dict(zip(rows["precision"], rows["bits"].fillna(99), strict=True))
+    order = sorted(bits, key=lambda name: (name.rstrip("0123456789"), -bits[name]))
+    texts = rows.assign(
+        policy=rows["policy"].map(policy_label), text=[_loss(row) for _, row in rows.iterrows()]
+    )
+    return texts.pivot_table(
+        index="policy", columns="precision", values="text", aggfunc=" / ".join
+    ).reindex(columns=order).fillna("")
 
 
-def _improvement(tasks: list[np.ndarray], generator: np.random.Generator) -> Interval:
-    """Episodes are redrawn in pairs, so that common seeds stay common."""
-    def statistic(drawn: list[np.ndarray]) -> float:
-        return probability_of_improvement([p[0] for p in drawn], [p[1] for p in drawn])
+def summary_tables(
+    records: pd.DataFrame, generator: np.random.Generator
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """`summary.ptq_summary`, tidy and for reading."""
+    tidy = ptq_summary(records, generator)
+    shown = pd.DataFrame({
+        "algorithm": tidy["algo"].str.upper(), "precision": tidy["precision"],
+        "policies": tidy["policies"], "episodes": tidy["episodes"],
+        "IQM of fp32-normalized return": _ranges(tidy, "iqm", ".3f"),
+        "P(better than fp32)": _ranges(tidy, "improvement", ".3f"),
+    }) if len(tidy) else tidy
+    return tidy, shown
 
-    draws = []
-    for _ in range(200):
-        picks = [generator.integers(task.shape[1], size=task.shape[1]) for task in tasks]
-        draws.append(statistic([t[:, pick] for t, pick in zip(tasks, picks, strict=True)]))
-    low, high = np.quantile(draws, [ALPHA / 2, 1 - ALPHA / 2])
-    return Interval(statistic(tasks), float(low), float(high))
 
-
-def _normalized(records: pd.DataFrame) -> pd.DataFrame:
-    rows = []
-    keep = records[records["ranges"].fillna("minmax") == "minmax"]
-    for _, group in keep.groupby(["policy", "seed"], dropna=False):
-        fp32 = group[group["precision"] == "fp32"]
-        if fp32.empty or np.mean(fp32["returns"].iloc[0]) == 0:
-            continue
-        base = np.asarray(fp32["returns"].iloc[0], float)
-        for _, row in group.iterrows():
-            scores = [1 + (np.asarray(x, float) - base.mean()) / abs(base.mean())
-                      for x in (row["returns"], base)]
-            rows.append({"algo": str(row["algo"]).lower(), "precision": row["precision"],
-                         "score": scores[0], "base": scores[1]})
-    return pd.DataFrame(rows, columns=["algo", "precision", "score", "base"])
+def sweet_spot_tables(records: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """`sweet_spots.sweet_spot_table`, tidy and for reading."""
+    tidy = sweet_spot_table(records)
+    shown = pd.DataFrame({
+        "policy": tidy["policy"].map(policy_label), "best width (bits)": tidy["bits"],
+        "gain over fp32 (corrected 95 % bound)": [
+            f"{row.gain:.4g} (> {row.low:.4g})" for row in tidy.itertuples()
+        ],
+        "corrected p": tidy["p_holm"].map("{:.3g}".format),
+        "sweet spot": tidy["sweet_spot"].map({True: "yes", False: "no"}),
+    }) if len(tidy) else tidy
+    return tidy, shown
 
 
 def save_table(
@@ -183,12 +164,11 @@ def save_table(
     """Write `rows` as CSV, `shown` as HTML and LaTeX (booktabs), and the provenance as JSON."""
     folder.mkdir(parents=True, exist_ok=True)
     plain = rows.drop(columns="keys", errors="ignore")
+    index = not isinstance(shown.index, pd.RangeIndex)
     texts = {
         "csv": plain.to_csv(index=False, float_format="%.6g", lineterminator="\n"),
-        "html": shown.to_html(border=0, classes="quarl-table", justify="left") + "\n",
-        "tex": shown.style.format(escape="latex").format_index(escape="latex", axis=0)
-        .format_index(escape="latex", axis=1)
-        .to_latex(hrules=True, caption=caption or None, label=f"tab:{name}", position="t"),
+        "html": shown.to_html(border=0, classes="quarl-table", justify="left", index=index) + "\n",
+        "tex": _latex(shown, name, caption, index),
         "json": json.dumps(dict(provenance), indent=1, sort_keys=True) + "\n",
     }
     paths = []
@@ -196,6 +176,29 @@ def save_table(
         paths.append(folder / f"{name}.{suffix}")
         paths[-1].write_text(text, encoding="utf-8")
     return paths
+
+
+def _latex(shown: pd.DataFrame, name: str, caption: str, index: bool) -> str:
+    """A booktabs table over both columns of a page, shrunk to fit (needs graphicx)."""
+    styler = shown.style.format(escape="latex")
+    for axis in (0, 1):
+        styler = styler.format_index(escape="latex", axis=axis)
+    if not index:
+        styler = styler.hide(axis="index")
+    text = styler.to_latex(
+        hrules=True, caption=caption.replace("%", r"\%") or None, label=f"tab:{name}",
+        position="t", environment="table*", multicol_align="c",
+    )
+    head, body = text.split(r"\begin{tabular}")
+    body = body.replace(r"\end{tabular}", "\\end{tabular}}")
+    return f"{head}\\resizebox{{\\textwidth}}{{!}}{{%\n\\begin{{tabular}}{body}"
+
+
+def _ranges(rows: pd.DataFrame, name: str, form: str) -> list[str]:
+    return [
+        f"{row[name]:{form}} [{row[f'{name}_low']:{form}}, {row[f'{name}_high']:{form}}]"
+        for _, row in rows.iterrows()
+    ]
 
 
 def _reward(row: pd.Series) -> str:
@@ -209,4 +212,4 @@ def _reward(row: pd.Series) -> str:
 def _loss(row: pd.Series) -> str:
     if pd.isna(row["loss"]):
         return ""
-    return f"{row['loss']:.1%} [{row['loss_low']:.1%}, {row['loss_high']:.1%}]"
+    return f"{percent(row['loss'])} [{percent(row['loss_low'])}, {percent(row['loss_high'])}]"

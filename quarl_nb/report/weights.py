@@ -18,6 +18,7 @@ from quarl_nb.report.style import (
     MARKERS,
     PAGE_IN,
     STYLE,
+    NothingToDrawError,
     loss_axis,
     loss_errors,
     new_figure,
@@ -107,6 +108,8 @@ def weight_distributions(weights: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
     Returns:
         The figure, and `weights` with the histograms as texts.
     """
+    if weights.empty:
+        raise NothingToDrawError("no policy has weight statistics and losses at this precision")
     algos = sorted(set(weights["algo"]))
     colors = {algo: CYCLE[i % len(CYCLE)] for i, algo in enumerate(algos)}
     with mpl.rc_context(STYLE):
@@ -142,7 +145,10 @@ def _histograms(ax: Axes, rows: pd.DataFrame, color: str) -> None:
     for _, row in rows.iterrows():
         counts = np.asarray(row["weight_counts"], float)
         density = counts / counts.sum() / np.diff(row["weight_edges"])
-        ax.stairs(density, row["weight_edges"], color=color, lw=0.7, alpha=0.8)
+        middle = (np.asarray(row["weight_edges"])[1:] + row["weight_edges"][:-1]) / 2
+        # A bin below one weight is only what pooling spread out.
+        ax.plot(middle, np.where(counts >= 1, density, np.nan), color=color, lw=0.7,
+                marker=".", ms=1, alpha=0.8)
     ax.set_yscale("log")
     ax.yaxis.set_minor_formatter(NullFormatter())
 

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
+from stable_baselines3.common.running_mean_std import RunningMeanStd
 
 from quarl_nb.errors import QuarlError
 
@@ -38,13 +39,11 @@ def save_checkpoint(path: Path, model: BaseAlgorithm, progress: Progress) -> Non
     """
     state: dict[str, Any] = {"format": FORMAT, "progress": asdict(progress)}
     state["parameters"] = model.get_parameters()
-    normalizer = model.get_vec_normalize_env()
-    if normalizer is not None:
-        state["normalizer"] = {
-            name: {"mean": torch.as_tensor(rms.mean), "var": torch.as_tensor(rms.var),
-                   "count": float(rms.count)}
-            for name, rms in (("obs", normalizer.obs_rms), ("ret", normalizer.ret_rms))
-        }  # fmt: skip
+    state["normalizer"] = {
+        name: {"mean": torch.as_tensor(rms.mean), "var": torch.as_tensor(rms.var),
+               "count": float(rms.count)}
+        for name, rms in _running_statistics(model).items()
+    }  # fmt: skip
     if isinstance(model, OffPolicyAlgorithm):
         state["replay"] = _replay_state(model)
     temporary = path.with_suffix(".tmp")
@@ -67,7 +66,10 @@ def load_checkpoint(path: Path, model: BaseAlgorithm) -> Progress:
         if state["format"] != FORMAT:
             raise QuarlError(f"it has format {state['format']}, this version reads {FORMAT}")
         model.set_parameters(state["parameters"], exact_match=True, device="cpu")
-        _restore_normalizer(model, state.get("normalizer", {}))
+        for name, rms in _running_statistics(model).items():
+            saved = state["normalizer"][name]
+            rms.mean, rms.var = saved["mean"].numpy(), saved["var"].numpy()
+            rms.count = saved["count"]
         _restore_replay(model, state.get("replay", {}))
         progress = Progress(**state["progress"])
     except Exception as error:  # torch.load raises almost anything on a damaged file
@@ -79,13 +81,13 @@ def load_checkpoint(path: Path, model: BaseAlgorithm) -> Progress:
     return progress
 
 
-def _restore_normalizer(model: BaseAlgorithm, saved: dict[str, Any]) -> None:
+def _running_statistics(model: BaseAlgorithm) -> dict[str, RunningMeanStd]:
+    """What ``VecNormalize`` has gathered of observations and returns; {} without it."""
     normalizer = model.get_vec_normalize_env()
     if normalizer is None:
-        return
-    for name, rms in (("obs", normalizer.obs_rms), ("ret", normalizer.ret_rms)):
-        rms.mean, rms.var = saved[name]["mean"].numpy(), saved[name]["var"].numpy()
-        rms.count = saved[name]["count"]
+        return {}
+    assert isinstance(normalizer.obs_rms, RunningMeanStd)  # none of ours observes a dictionary
+    return {"obs": normalizer.obs_rms, "ret": normalizer.ret_rms}
 
 
 def _replay_state(model: OffPolicyAlgorithm) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from functools import cache
 
 import gymnasium as gym
 import numpy as np
+from ale_py.vector_env import AtariVectorEnv
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
 from quarl_nb.errors import QuarlError
@@ -91,15 +92,13 @@ def make_atari_vec(
     n_threads: int = 1,
     autoreset: AutoresetMode = AutoresetMode.NEXT_STEP,
     life_loss_info: bool = False,
-) -> VectorEnv:
+) -> AtariVectorEnv:
     """ale-py's C++ vector environment with the settings of SB3's ``AtariWrapper``.
 
     Up to 30 no-ops at reset, frame skip 4, max over the last two frames, grey 84 x 84, four
     frames stacked, no sticky actions, fire at reset where the game has it, raw rewards.
     (Mnih et al. 2015; the limit of 108,000 emulator frames is half an hour of play.)
     """
-    from ale_py.vector_env import AtariVectorEnv
-
     return AtariVectorEnv(
         atari_rom(env_id),
         n_envs,
@@ -128,6 +127,7 @@ def reset_slots(env: VectorEnv, mask: np.ndarray, seeds: Sequence[int]) -> np.nd
         for slot, seed in zip(np.flatnonzero(mask), seeds, strict=True):
             per_env[slot] = int(seed)
         return env.reset(seed=per_env, options=options)[0].copy()
+    assert isinstance(env, AtariVectorEnv)
     return env.reset(seed=np.asarray(seeds), options=options)[0]
 
 

@@ -6,6 +6,8 @@ trained here is an ordinary ``CnnPolicy``.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from stable_baselines3.common.distributions import Distribution
 from stable_baselines3.common.policies import ActorCriticCnnPolicy
@@ -34,28 +36,27 @@ class FastNatureCNN(NatureCNN):
         return features.float()
 
 
-class _RawFrames:
-    """Hands the frames to the features extractor as they are, without a float copy."""
+class FastActorCriticCnnPolicy(ActorCriticCnnPolicy):
+    """`ActorCriticCnnPolicy` for A2C and PPO over one `FastNatureCNN` for actor and critic.
 
-    def extract_features(self, obs: torch.Tensor, features_extractor: nn.Module | None = None):
-        return (features_extractor or self.features_extractor)(obs)  # type: ignore[attr-defined]
+    Frames go to the features extractor as they are, without SB3's copy in fp32. Its versions of
+    the last two methods would call the features extractor of the base class, past ours.
+    """
 
+    def extract_features(self, obs: Any, features_extractor: Any = None) -> Any:
+        return (features_extractor or self.features_extractor)(obs)
 
-class FastActorCriticCnnPolicy(_RawFrames, ActorCriticCnnPolicy):
-    """`ActorCriticCnnPolicy` for A2C and PPO over `FastNatureCNN`, shared by actor and critic."""
-
-    # SB3's versions of these two call the features extractor of the base class, past ours.
-
-    def get_distribution(self, obs: torch.Tensor) -> Distribution:
+    def get_distribution(self, obs: Any) -> Distribution:
         latent = self.mlp_extractor.forward_actor(self.extract_features(obs))
         return self._get_action_dist_from_latent(latent)
 
-    def predict_values(self, obs: torch.Tensor) -> torch.Tensor:
+    def predict_values(self, obs: Any) -> torch.Tensor:
         return self.value_net(self.mlp_extractor.forward_critic(self.extract_features(obs)))
 
 
-class _FastQNetwork(_RawFrames, QNetwork):
-    pass
+class _FastQNetwork(QNetwork):
+    def extract_features(self, obs: Any, features_extractor: Any) -> torch.Tensor:
+        return features_extractor(obs)
 
 
 class FastDQNCnnPolicy(DQNCnnPolicy):

@@ -108,7 +108,10 @@ def load_agent(name: str, folder: str | Path | None = None) -> PolicyNet:
         except OSError as error:
             raise QuarlError(f"cannot read '{agent.model}': {error.strerror}") from error
         tensors = read_tensors(payload, f"'{agent.model}'")
-        spec, tensors = _CONVERTERS[agent.algo](tensors, agent)
+        try:
+            spec, tensors = _CONVERTERS[agent.algo](tensors, agent)
+        except KeyError as error:
+            raise QuarlError(f"'{agent.model}' lacks the tensor {error}") from error
     return PolicyNet(
         PolicySpec(agent.algo, agent.env_id, spec.obs_shape, spec.layers, spec.head,
                    agent.provenance), tensors,

@@ -115,9 +115,11 @@ def _continuous() -> list[Recipe]:
     # default batch was 100.
     ddpg = dict(gamma=0.98, buffer_size=200_000, learning_starts=10_000, gradient_steps=1,
                 train_freq=1, learning_rate=1e-3, batch_size=100,
-                policy_kwargs=dict(net_arch=[400, 300], optimizer_kwargs=dict(fused=True)))  # fmt: skip
+                policy_kwargs=dict(net_arch=[400, 300],
+                                   optimizer_kwargs=dict(fused=True)))  # fmt: skip
     sde = dict(n_steps=8, ent_coef=0.0, gae_lambda=0.9, vf_coef=0.4, gamma=0.99, use_sde=True,
-               learning_rate=linear(0.00096), policy_kwargs=dict(log_std_init=-2, ortho_init=False))  # fmt: skip
+               learning_rate=linear(0.00096),
+               policy_kwargs=dict(log_std_init=-2, ortho_init=False))  # fmt: skip
     return [
         Recipe(
             "ppo", cheetah, 1_000_000,
@@ -169,7 +171,7 @@ def _continuous() -> list[Recipe]:
         Recipe(
             "ddpg", biped, 250_000, ddpg, action_noise=("normal", 0.1), target_return=300,
             eval_every=20_000,
-            source="RL Zoo, updating every step rather than every episode; a quarter of its steps",
+            source="RL Zoo, updating every step, not every episode; a quarter of its steps",
         ),
     ]  # fmt: skip
 
@@ -185,7 +187,8 @@ def _atari(algo: str, game: str) -> Recipe:
         return Recipe(
             algo, env_id, 3_000_000,
             dict(n_steps=128, n_epochs=4, batch_size=256, learning_rate=linear(2.5e-4),
-                 clip_range=linear(0.1), vf_coef=0.5, ent_coef=0.01, policy_kwargs=features | fused),
+                 clip_range=linear(0.1), vf_coef=0.5, ent_coef=0.01,
+                 policy_kwargs=features | fused),
             n_envs=8, source="RL Zoo, atari; 3 of its 10 million steps", **common,
         )  # fmt: skip
     if algo == "a2c":

@@ -62,7 +62,8 @@ def train(
             progress.done = True
     except ValueError as error:
         if "nan" in str(error).lower():  # torch.distributions refuses a mean that is NaN
-            raise QuarlError(f"{recipe.name} diverged (NaN) at step {progress.timesteps}") from error
+            where = f"at step {progress.timesteps}"
+            raise QuarlError(f"{recipe.name} diverged {where}: NaN in the policy") from error
         raise
     finally:
         monitor.bar.close()

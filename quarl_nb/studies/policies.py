@@ -61,8 +61,9 @@ class TrainedPolicies:
         return algo, env_id
 
     def load(self, name: str) -> Subject:
-        net = load_policy(str(self.root / check_choice("policy", name, self.names())))
-        return Subject(name, net.spec.algo, net.spec.env_id, net, extra=dict(net.spec.provenance))
+        algo, env_id = self.describe(name)
+        net = load_policy(self.root / name)
+        return Subject(name, algo, env_id, net, extra=dict(net.spec.provenance))
 
 
 class PublicPolicies:

@@ -6,7 +6,14 @@ import pytest
 from stable_baselines3.common.atari_wrappers import MaxAndSkipEnv, NoopResetEnv, WarpFrame
 
 from quarl_nb.errors import QuarlError
-from quarl_nb.rl.envs import ATARI_FRAME_SKIP, atari_rom, make_atari_vec, make_env, make_vec, reset_slots
+from quarl_nb.rl.envs import (
+    ATARI_FRAME_SKIP,
+    atari_rom,
+    make_atari_vec,
+    make_env,
+    make_vec,
+    reset_slots,
+)
 
 
 class FireOnce(gym.Wrapper):

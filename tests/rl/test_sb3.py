@@ -23,6 +23,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 from torch import nn
 
 from quarl_nb.errors import QuarlError
+from quarl_nb.rl.fast_cnn import FAST_CNN_POLICIES, FastNatureCNN
 from quarl_nb.rl.policies import PolicyNet, load_policy, save_policy
 from quarl_nb.rl.sb3 import env_id_in, policy_from_zip
 
@@ -44,6 +45,12 @@ class Frames(gym.Env):
         return self.observation_space.sample(), 0.0, False, False, {}
 
 
+class SmallFrames(Frames):
+    """Frames too small for a convolution."""
+
+    observation_space = gym.spaces.Box(0, 255, (4, 4, 4), np.uint8)
+
+
 class Skewed(gym.Env):
     """Continuous actions of shape [2] with uneven bounds."""
 
@@ -59,6 +66,7 @@ def kwargs(**policy: Any) -> dict[str, Any]:
     return {"policy_kwargs": policy, "device": "cpu"}
 
 
+PLAIN = kwargs(ortho_init=False)  # orthogonal initialization of a CNN takes seconds
 MODELS: dict[str, Callable[[], BaseAlgorithm]] = {
     "a2c": lambda: sb3.A2C("MlpPolicy", CARTPOLE, device="cpu"),
     "a2c gSDE": lambda: sb3.A2C("MlpPolicy", PENDULUM, use_sde=True, device="cpu"),
@@ -70,12 +78,13 @@ MODELS: dict[str, Callable[[], BaseAlgorithm]] = {
         "MlpPolicy", CARTPOLE, **kwargs(activation_fn=nn.ELU, net_arch=dict(pi=[32], vf=[8, 8]))
     ),
     "ppo linear": lambda: sb3.PPO("MlpPolicy", CARTPOLE, **kwargs(net_arch=[])),
-    "ppo frames": lambda: sb3.PPO("CnnPolicy", Frames(), n_steps=2, batch_size=2, device="cpu"),
+    "ppo frames": lambda: sb3.PPO("CnnPolicy", Frames(), n_steps=2, batch_size=2, **PLAIN),
     "ppo two extractors": lambda: sb3.PPO(
-        "CnnPolicy", Frames(), n_steps=2, batch_size=2, **kwargs(share_features_extractor=False)
+        "CnnPolicy", Frames(), n_steps=2, batch_size=2,
+        **kwargs(share_features_extractor=False, ortho_init=False),
     ),
-    "ppo flat frames": lambda: sb3.PPO("MlpPolicy", Frames(), n_steps=2, batch_size=2),
-    "a2c frames": lambda: sb3.A2C("CnnPolicy", Frames(), n_steps=2, device="cpu"),
+    "ppo flat frames": lambda: sb3.PPO("MlpPolicy", SmallFrames(), n_steps=2, batch_size=2),
+    "a2c frames": lambda: sb3.A2C("CnnPolicy", Frames(), n_steps=2, **PLAIN),
     "dqn": lambda: sb3.DQN("MlpPolicy", CARTPOLE, **OFF),
     "dqn frames": lambda: sb3.DQN("CnnPolicy", Frames(), **OFF),
     "ddpg": lambda: sb3.DDPG("MlpPolicy", Skewed(), **OFF),
@@ -92,12 +101,17 @@ MODELS: dict[str, Callable[[], BaseAlgorithm]] = {
 }  # fmt: skip
 
 
-def perturb(model: BaseAlgorithm, seed: int = 0) -> None:
-    """Weights far from their initial values, so that actions vary and meet their bounds."""
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for parameter in model.policy.parameters():
-            parameter += 0.3 * torch.randn(parameter.shape, generator=generator)
+def perturb(model: BaseAlgorithm) -> None:
+    """Random weights, large enough that actions vary over `observations` and meet their bounds."""
+    obs = observations(model)
+    for seed in range(20):
+        generator = torch.Generator().manual_seed(seed)
+        with torch.no_grad():
+            for parameter in model.policy.parameters():
+                parameter.copy_(0.3 * torch.randn(parameter.shape, generator=generator))
+        if len(np.unique(model.predict(obs, deterministic=True)[0].round(3))) > 1:
+            return
+    raise AssertionError("no weights make different actions")
 
 
 def observations(model: BaseAlgorithm, n: int = 64) -> np.ndarray:
@@ -105,7 +119,10 @@ def observations(model: BaseAlgorithm, n: int = 64) -> np.ndarray:
     assert isinstance(space, gym.spaces.Box)
     rng = np.random.default_rng(0)
     if space.dtype == np.uint8:
-        return rng.integers(0, 256, (n // 8, *space.shape), dtype=np.uint8)
+        # Blocks of random brightness: in plain noise all frames look alike to a convolution.
+        blocks = rng.integers(0, 256, (n // 2, 4, 4, 4)) * rng.uniform(size=(n // 2, 4, 1, 1))
+        side = space.shape[-1] // 4
+        return np.kron(blocks, np.ones((side, side))).astype(np.uint8)
     return rng.normal(0.0, 2.0, (n, *space.shape)).astype(space.dtype)
 
 
@@ -113,7 +130,6 @@ def assert_same(net: PolicyNet, model: BaseAlgorithm, obs: np.ndarray) -> None:
     expected = model.predict(obs, deterministic=True)[0]
     actions, _ = net.act(obs)
     assert actions.shape == expected.shape and actions.dtype == expected.dtype
-    assert len(np.unique(expected.round(3))) > 1, "the test must see different actions"
     np.testing.assert_array_equal(actions, expected)
 
 
@@ -132,6 +148,20 @@ def test_same_actions_live_zipped_and_on_disk(name: str, tmp_path: Path) -> None
     assert_same(zipped, model, obs)
     save_policy(zipped, tmp_path / "policy", {})
     assert_same(load_policy(tmp_path / "policy"), model, obs)
+
+
+def test_the_fast_cnn_is_an_ordinary_one() -> None:
+    fast = sb3.PPO(
+        FAST_CNN_POLICIES["ppo"], Frames(), n_steps=2, batch_size=2,
+        **kwargs(net_arch=[], features_extractor_class=FastNatureCNN, ortho_init=False),
+    )  # fmt: skip
+    perturb(fast)
+    fast.policy.to(memory_format=torch.channels_last)
+    stock = sb3.PPO(
+        "CnnPolicy", Frames(), n_steps=2, batch_size=2, **kwargs(net_arch=[], ortho_init=False)
+    )
+    stock.policy.load_state_dict(fast.policy.state_dict())
+    assert_same(PolicyNet.from_sb3(fast), stock, observations(stock))
 
 
 def test_normalization_is_the_first_step(tmp_path: Path) -> None:

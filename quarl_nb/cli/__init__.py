@@ -1,0 +1,49 @@
+"""The command line: parses, calls one function, prints; everything is imported when needed."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+from collections.abc import Callable, Sequence
+
+import quarl_nb
+from quarl_nb.cli import policies, studies
+from quarl_nb.errors import QuarlError
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Exit status: 0, 1 (a cell or notebook failed), 2 (bad input), 130 (Ctrl-C)."""
+    logging.basicConfig(format="%(message)s", level=logging.WARNING)
+    logging.getLogger("quarl_nb").setLevel(logging.INFO)
+    options = build_parser().parse_args(arguments)
+    try:
+        return options.command(options)
+    except QuarlError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("interrupted: what was finished is kept, the same command goes on", file=sys.stderr)
+        return 130
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """All commands with their options."""
+    parser = argparse.ArgumentParser(
+        prog="quarl-nb", description="Quantized reinforcement learning, measured.",
+        epilog="example: quarl-nb run ptq --profile smoke",
+    )  # fmt: skip
+    parser.add_argument("--version", action="version", version=quarl_nb.__version__)
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    def command(run: Callable[[argparse.Namespace], int], example: str) -> argparse.ArgumentParser:
+        name, text = run.__name__.removesuffix("_command"), str(run.__doc__)
+        added = commands.add_parser(
+            name, help=text, description=text, epilog=f"example: quarl-nb {name} {example}"
+        )
+        added.set_defaults(command=run)
+        return added
+
+    studies.add_commands(command)
+    policies.add_commands(command)
+    return parser

@@ -1,0 +1,93 @@
+"""Commands on policies: train, evaluate, quantize."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+
+from quarl_nb.errors import QuarlError
+from quarl_nb.paths import project_root, write_atomically
+
+
+def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
+    train = command(train_command, "ppo-CartPole-v1 --hours 0.5")
+    train.add_argument("names", nargs="*", metavar="NAME", help="policies, <algo>-<environment>")
+    train.add_argument("--missing", action="store_true", help="every policy not trained yet")
+    train.add_argument("--hours", type=float, help="stop in time; the same command goes on")
+    train.add_argument("--list", action="store_true", help="list the policies and stop")
+
+    evaluate = command(evaluate_command, "ppo-CartPole-v1 --precision int8 --episodes 20")
+    quantize = command(quantize_command, "my_sb3_model.zip --bits 8 --env CartPole-v1")
+    for reads_policy in (evaluate, quantize):
+        reads_policy.add_argument("policy", help="an SB3 zip, a policy's folder or name, hub:...")
+        reads_policy.add_argument("--env", metavar="ID", help="default: what the policy says")
+        reads_policy.add_argument("--episodes", type=int, default=20, help="default: 20")
+        reads_policy.add_argument("--vecnormalize", type=Path, metavar="FILE",
+                                  help="vecnormalize.pkl of an SB3 zip (read, never executed)")
+        reads_policy.add_argument("--ranges", default="minmax",
+                                  help="minmax, per_channel, percentile or mse")
+    evaluate.add_argument("--precision", default="fp32", help="fp32, fp16, int8, affine4, ...")
+    evaluate.add_argument("--seed", type=int, default=0, help="of the first episode (default: 0)")
+    quantize.add_argument("--bits", type=int, nargs="+", default=[8], help="widths (default: 8)")
+    quantize.add_argument("--out", type=Path, metavar="DIR", help="also write the table as CSV")
+
+
+def train_command(options: argparse.Namespace) -> int:
+    """Train policies with stable-baselines3, going on where an earlier call stopped."""
+    from quarl_nb.rl.recipes import recipes
+    from quarl_nb.rl.train import main_train
+
+    if options.list:
+        for name in recipes():
+            trained = (project_root() / "data" / "policies" / name).exists()
+            print(f"{name:<40}{'trained' if trained else ''}".rstrip())
+        return 0
+    for folder in main_train(options.names, missing=options.missing, hours=options.hours):
+        print(folder)
+    return 0
+
+
+def evaluate_command(options: argparse.Namespace) -> int:
+    """Run a policy for some episodes, in any precision (simulated)."""
+    from quarl_nb.quant import parse_precision
+    from quarl_nb.rl.evaluate import evaluate
+    from quarl_nb.rl.policies import load_policy
+    from quarl_nb.studies.ptq import quantize_policy
+
+    precision = parse_precision(options.precision, options.ranges)
+    given = {"env_id": options.env, "vecnormalize": options.vecnormalize}
+    source = _policy_source(options.policy)
+    is_zip = source.endswith(".zip") or source.startswith("hub:")
+    zip_options = {name: value for name, value in given.items() if is_zip and value is not None}
+    net = load_policy(source, **zip_options)
+    env_id = options.env or net.spec.env_id
+    if env_id is None:
+        raise QuarlError(f"{options.policy!r} does not say where it acts: give --env")
+    quantized = quantize_policy(net, precision, env_id)
+    seeds = range(options.seed, options.seed + options.episodes)
+    result = evaluate(quantized, env_id, seeds)
+    print(f"{options.policy} in {env_id}, {options.precision}: return {result.mean:.2f} "
+          f"(std {result.std:.2f}, min {min(result.returns):.2f}, max {max(result.returns):.2f}) "
+          f"over {options.episodes} episodes, {sum(result.lengths) / result.wall_s:.0f} steps/s")
+    return 0
+
+
+def quantize_command(options: argparse.Namespace) -> int:
+    """Show what each precision costs a policy of your own: return, loss and bytes."""
+    from quarl_nb.quantize import quantize_table
+
+    table = quantize_table(
+        _policy_source(options.policy), options.env, options.bits, options.episodes,
+        options.ranges, options.vecnormalize,
+    )  # fmt: skip
+    print(table.to_string(index=False, float_format=lambda value: f"{value:.4g}"))
+    if options.out:
+        write_atomically(options.out / "quantize.csv", table.to_csv(index=False).encode())
+    return 0
+
+
+def _policy_source(text: str) -> str:
+    """A policy of the suite by its name, anything else as it is."""
+    folder = project_root() / "data" / "policies" / text
+    return str(folder) if not Path(text).exists() and folder.is_dir() else text

@@ -1,0 +1,163 @@
+"""Commands on studies and what comes of them: run, render, status, claims, reproduce."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from quarl_nb.errors import QuarlError, check_choice
+from quarl_nb.paths import project_root
+
+if TYPE_CHECKING:
+    from quarl_nb.store import ResultStore
+    from quarl_nb.study import Study
+
+logger = logging.getLogger(__name__)
+
+
+def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
+    run = command(run_command, "ptq --profile smoke --workers 2 --set episodes=10")
+    run.add_argument("study", help="name of a study (see status)")
+    run.add_argument("--profile", default="quick", help="smoke, quick or full (default: quick)")
+    run.add_argument("--shard", type=_shard, metavar="i/n", help="only part i of n of the matrix")
+    run.add_argument("--recompute", action="store_true", help="measure cells that are done too")
+    _add_settings(run, "a parameter of the profile; lists as a,b,c (repeatable)")
+
+    render = command(render_command, "01_ptq_tables --set profile=quick")
+    render.add_argument("notebooks", nargs="*", help="their names (default: all)")
+    render.add_argument("--out", type=Path, help="folder (default: notebooks/rendered)")
+    _add_settings(render, "a parameter of the notebooks (repeatable)")
+
+    status = command(status_command, "ptq")
+    status.add_argument("study", nargs="?", help="name of a study (default: all)")
+
+    claims = command(claims_command, "--profile full")
+    claims.add_argument("--profile", help="default: the best that each study has")
+
+    reproduce = command(reproduce_command, "--workers 2")
+    reproduce.add_argument("--profile", default="quick", help="default: quick")
+
+    for with_workers in (run, reproduce):
+        with_workers.add_argument("--workers", type=int, default=1, help="processes (default: 1)")
+    for with_records in (run, status, claims):
+        with_records.add_argument("--records", type=Path, help="folder (default: data/records)")
+
+
+def run_command(options: argparse.Namespace) -> int:
+    """Measure the cells of a study that have no record yet."""
+    from quarl_nb.store import ResultStore
+    from quarl_nb.studies import get_study
+
+    study = get_study(options.study)
+    check_choice(f"profile of study {study.name!r}", options.profile, study.profiles)
+    parameters = _settings(options.set, study.profiles[options.profile])
+    return _run(study, options.profile, ResultStore(options.records), options.workers,
+                shard=options.shard, recompute=options.recompute, parameters=parameters)
+
+
+def render_command(options: argparse.Namespace) -> int:
+    """Execute the notebooks with Papermill into notebooks/rendered."""
+    from quarl_nb.render import find_notebooks, render_all
+
+    folder = project_root() / "notebooks"
+    notebooks = find_notebooks(folder, options.notebooks)
+    failures = render_all(notebooks, options.out or folder / "rendered", _settings(options.set))
+    return 1 if failures else 0
+
+
+def status_command(options: argparse.Namespace) -> int:
+    """Count what is done, failed and missing of each study and profile."""
+    from quarl_nb.runner import plan
+    from quarl_nb.store import ResultStore
+    from quarl_nb.studies import STUDIES, get_study
+
+    store = ResultStore(options.records)
+    print(f"{'study':<16}{'profile':<9}{'cells':>6}{'done':>6}{'failed':>8}{'missing':>9}")
+    for study in [get_study(name) for name in ([options.study] if options.study else STUDIES)]:
+        for profile in study.profiles:
+            keys = [job.key for job in plan(study, profile)]
+            done = sum(store.has(study.name, profile, key) for key in keys)
+            failed = sum(store.error_path(study.name, profile, key).is_file() for key in keys)
+            missing = len(keys) - done
+            print(f"{study.name:<16}{profile:<9}{len(keys):>6}{done:>6}{failed:>8}{missing:>9}")
+    return 0
+
+
+def claims_command(options: argparse.Namespace) -> int:
+    """Tell of every published claim whether the records reproduce it."""
+    from quarl_nb.report.claims import verdicts
+    from quarl_nb.store import ResultStore
+
+    store = ResultStore(options.records)
+    found = verdicts(lambda study: store.frame(study, options.profile))
+    for _, claim in found.iterrows():
+        print(f"{claim['verdict']:<16}{claim['id']:<34}{claim['measured']}")
+    counts = found["verdict"].value_counts()
+    print(", ".join(f"{number} {verdict}" for verdict, number in counts.items()))
+    return 0
+
+
+def reproduce_command(options: argparse.Namespace) -> int:
+    """Run a profile of every study, then draw every figure and table, then every notebook."""
+    from quarl_nb.render import find_notebooks, render_all
+    from quarl_nb.report.site import build
+    from quarl_nb.store import ResultStore
+    from quarl_nb.studies import STUDIES, get_study
+
+    root, store = project_root(), ResultStore()
+    notebooks = find_notebooks(root / "notebooks")
+    statuses = [
+        _run(get_study(name), options.profile, store, options.workers) for name in STUDIES
+    ]
+    # What was just measured, and what the repository shows: the best profile there is.
+    written = {*build(store, root / "figures", options.profile), *build(store, root / "figures")}
+    logger.info("figures and tables: %d files in figures/", len(written))
+    failures = render_all(notebooks, root / "notebooks" / "rendered")
+    return 1 if failures or any(statuses) else 0
+
+
+def _run(study: Study, profile: str, store: ResultStore, workers: int, **options: Any) -> int:
+    from quarl_nb.runner import run_study
+
+    summary = run_study(study, profile, store, workers, **options)
+    logger.info("%s %s: %d measured, %d already there, %d failed, of %d cells",
+                study.name, profile, summary.done, summary.skipped, summary.failed, summary.total)
+    return 1 if summary.failed else 0
+
+
+def _add_settings(parser: argparse.ArgumentParser, text: str) -> None:
+    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help=text)
+
+
+def _settings(texts: Sequence[str], defaults: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Parsed `--set NAME=VALUE`: JSON, else the bare text; a,b,c where the default is a list."""
+    settings: dict[str, Any] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise QuarlError(f"--set {text!r} is not NAME=VALUE")
+        default = (defaults or {}).get(name)
+        if isinstance(default, (list, tuple)) and not value.startswith("["):
+            settings[name] = [_value(item) for item in value.split(",") if item]
+        else:
+            settings[name] = value if isinstance(default, str) else _value(value)
+    return settings
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _shard(text: str) -> tuple[int, int]:
+    try:
+        part, parts = map(int, text.split("/"))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not i/n, e.g. 1/4") from None
+    return part, parts

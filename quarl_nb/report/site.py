@@ -1,0 +1,151 @@
+"""Redraw every table and figure of the records, and the scoreboard of the claims."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+
+from quarl_nb.report import figures, tables
+from quarl_nb.report.claims import family_frame, verdicts
+from quarl_nb.report.losses import paired_losses
+from quarl_nb.report.style import NothingToDrawError, save_figure
+from quarl_nb.report.weights import weight_distributions, weights_frame
+from quarl_nb.store import PROFILES, ResultStore
+
+VERDICTS = ("reproduced", "not reproduced", "inconclusive", "not measured")
+WEIGHTS_AT = "affine4"
+Drawn = tuple[Figure, pd.DataFrame]
+
+
+def build(store: ResultStore, out: Path, profile: str | None = None) -> list[Path]:
+    """Write `out`/<profile>/ with every table, figure and claims.md that the records allow.
+
+    Args:
+        store: where the records are.
+        out: the figures folder.
+        profile: one profile, or None for the best that each study has; the folder is then named
+            after the best of the PTQ study.
+
+    Returns:
+        The files written; none without records.
+    """
+    records = family_frame(lambda study: store.frame(study, profile), "ptq")
+    if records.empty:
+        return []
+    folder = out / best_profile(records)
+    written = _ptq_tables(records, folder)
+    for name, draw in _ptq_figures(store, records, profile).items():
+        try:
+            fig, points = draw()
+        except NothingToDrawError:
+            continue
+        kept = records[records["policy"].isin(set(points["policy"]))]
+        source = provenance(kept, f"quarl_nb.report.site: {name}")
+        written += save_figure(fig, points, name, source, folder)
+    found = verdicts(lambda study: store.frame(study, profile))
+    return written + _claims(found, records, folder)
+
+
+def best_profile(records: pd.DataFrame) -> str:
+    """The best profile among the records: full, else quick, else smoke."""
+    return min(set(records["profile"]), key=PROFILES.index)
+
+
+def provenance(records: pd.DataFrame, made_by: str) -> dict[str, Any]:
+    """What an artefact rests on: record keys, and the distinct commits, versions, machines."""
+    def distinct(column: str) -> list[str]:
+        return sorted(set(records[column].dropna().astype(str))) if column in records else []
+
+    return {
+        "made_by": made_by,
+        "profiles": distinct("profile"),
+        "backends": distinct("backend"),
+        "sources": distinct("source"),
+        "git_commits": distinct("provenance.git_commit"),
+        "dirty": distinct("provenance.dirty"),
+        "cpus": distinct("provenance.cpu"),
+        "python": distinct("provenance.python"),
+        "records": sorted(records["key"]),
+    }
+
+
+def scoreboard(found: pd.DataFrame) -> str:
+    """Markdown for the README: how many claims hold, and the ones that were measured.
+
+    Args:
+        found: `claims.verdicts`.
+    """
+    counts = found["verdict"].value_counts()
+    lines = ["| verdict | claims |", "|---|---:|"]
+    lines += [f"| {verdict} | {counts.get(verdict, 0)} |" for verdict in VERDICTS]
+    lines += ["", "| claim | source | verdict | measured |", "|---|---|---|---|"]
+    order = found.assign(rank=found["verdict"].map(VERDICTS.index))
+    for _, row in order[order["verdict"] != "not measured"].sort_values(
+        "rank", kind="stable"
+    ).iterrows():
+        cells = [f"“{row['sentence']}”", row["source"], f"**{row['verdict']}**",
+                 f"{row['measured']} ({row['profile']})"]
+        lines.append("| " + " | ".join(text.replace("|", "\\|") for text in cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def _ptq_tables(records: pd.DataFrame, folder: Path) -> list[Path]:
+    source = provenance(records[records["returns"].notna()], "quarl_nb.report.site: tables")
+    written = []
+    rows = tables.ptq_rows(records)
+    if rows["episodes"].notna().any():
+        caption = ("Post-training quantization (Table 4), mean return with 95 % interval; "
+                   "published int8 beside 8-bit affine weights.")
+        shown = tables.ptq_table(rows, measured_only=True)
+        written += tables.save_table(rows, shown, "table4_ptq", folder, source, caption)
+    losses = paired_losses(records)
+    plain = {
+        "ptq_losses": (losses, tables.loss_table(losses)),
+        "ptq_summary": tables.summary_tables(records, np.random.default_rng(0)),
+        "sweet_spots": tables.sweet_spot_tables(records),
+    }
+    for name, (tidy, shown) in plain.items():
+        if len(tidy):
+            written += tables.save_table(tidy, shown, name, folder, source)
+    return written
+
+
+def _ptq_figures(
+    store: ResultStore, records: pd.DataFrame, profile: str | None
+) -> Mapping[str, Callable[[], Drawn]]:
+    return {
+        "sweet_spot": lambda: figures.sweet_spot(records),
+        "ptq_loss": lambda: figures.ptq_loss(records),
+        "ranges_rescue": lambda: figures.ranges_rescue(records),
+        "weight_distributions": lambda: weight_distributions(
+            load_weights(store, paired_losses(records), WEIGHTS_AT, profile)
+        ),
+    }
+
+
+def load_weights(
+    store: ResultStore, losses: pd.DataFrame, precision: str, profile: str | None = None
+) -> pd.DataFrame:
+    """`weights.weights_frame` over both weights studies of the store."""
+    records = [
+        record
+        for study in ("weights", "weights_public")
+        if (chosen := profile or store.best_profile(study))
+        for record in store.records(study, chosen)
+    ]
+    return weights_frame(records, store.arrays, losses, precision)
+
+
+def _claims(found: pd.DataFrame, records: pd.DataFrame, folder: Path) -> list[Path]:
+    source = provenance(records, "quarl_nb.report.site: claims")
+    columns = ["id", "verdict", "measured", "sentence", "source", "decision", "study"]
+    kept = found.assign(records=[" ".join(keys) for keys in found["keys"]])
+    paths = tables.save_table(kept, found[columns], "claims", folder, source)
+    scores = folder / "claims.md"
+    scores.write_text(scoreboard(found), encoding="utf-8")
+    return [*paths, scores]

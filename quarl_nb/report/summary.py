@@ -1,0 +1,79 @@
+"""Each algorithm and precision over all its policies: interquartile mean and improvement."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+
+from quarl_nb.report.losses import ptq_records, returns_of
+from quarl_nb.report.stats import (
+    ALPHA,
+    Interval,
+    iqm,
+    probability_of_improvement,
+    stratified_bootstrap,
+)
+
+SUMMARY_PRECISIONS = ("fp16", "affine8", "int8", "legacy8", "affine4")
+
+
+def ptq_summary(
+    records: pd.DataFrame, generator: np.random.Generator,
+    precisions: Sequence[str] = SUMMARY_PRECISIONS,
+) -> pd.DataFrame:
+    """Each algorithm and precision over its policies (min-max ranges), a task being a policy.
+
+    Scores are 1 + (return - mean fp32 return) / |mean fp32 return|, so fp32 is near 1.
+
+    Returns:
+        algo, precision, policies, episodes, iqm, iqm_low, iqm_high, improvement,
+        improvement_low, improvement_high: interquartile mean and probability that an episode
+        beats one of fp32, with stratified 95 % bootstrap intervals.
+    """
+    scores = _normalized(ptq_records(records, precisions, ranges=["minmax"]))
+    found = []
+    for (algo, precision), group in scores.groupby(["algo", "precision"]):
+        if precision not in precisions:
+            continue
+        tasks = list(group["pair"])
+        middle = stratified_bootstrap([pair[0] for pair in tasks], iqm, generator, 1000)
+        better = _improvement(tasks, generator)
+        found.append({
+            "algo": algo, "precision": precision, "policies": len(tasks),
+            "episodes": sum(pair.shape[1] for pair in tasks),
+            "iqm": middle.value, "iqm_low": middle.low, "iqm_high": middle.high,
+            "improvement": better.value, "improvement_low": better.low,
+            "improvement_high": better.high,
+        })
+    return pd.DataFrame(found)
+
+
+def _improvement(tasks: list[np.ndarray], generator: np.random.Generator) -> Interval:
+    """Episodes are redrawn in pairs, so that common seeds stay common."""
+    def statistic(drawn: list[np.ndarray]) -> float:
+        return probability_of_improvement([p[0] for p in drawn], [p[1] for p in drawn])
+
+    draws = []
+    for _ in range(200):
+        picks = [generator.integers(task.shape[1], size=task.shape[1]) for task in tasks]
+        draws.append(statistic([t[:, pick] for t, pick in zip(tasks, picks, strict=True)]))
+    low, high = np.quantile(draws, [ALPHA / 2, 1 - ALPHA / 2])
+    return Interval(statistic(tasks), float(low), float(high))
+
+
+def _normalized(records: pd.DataFrame) -> pd.DataFrame:
+    """algo, precision, pair: scores of the record and of fp32 on its episodes, [2, episodes]."""
+    rows = []
+    for _, group in records.groupby(["policy", "seed"], dropna=False) if len(records) else ():
+        fp32 = group[group["precision"] == "fp32"]
+        if fp32.empty or (base := returns_of(fp32.iloc[0])).mean() == 0:
+            continue
+        for _, row in group.iterrows():
+            returns = returns_of(row)
+            n = min(len(base), len(returns))
+            pair = np.stack([returns[:n], base[:n]])
+            rows.append({"algo": row["algo"], "precision": row["precision"],
+                         "pair": 1 + (pair - base.mean()) / abs(base.mean())})
+    return pd.DataFrame(rows, columns=["algo", "precision", "pair"])

@@ -1,0 +1,172 @@
+"""Claims: the data file against the seeds, and verdicts where the truth is known."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from quarl_nb.errors import QuarlError
+from quarl_nb.report import claims, rules, sweet_spots
+
+SEEDS = Path(__file__).resolve().parents[3] / "shared" / "seeds"
+WIDTHS = tuple(f"affine{bits}" for bits in range(2, 17))
+
+
+@pytest.mark.skipif(not SEEDS.is_dir(), reason="the seed documents are not beside the repository")
+def test_every_sentence_is_in_the_document_it_is_quoted_from() -> None:
+    def flat(text: str) -> str:
+        return re.sub(r"\s+", " ", text)
+
+    documents = {path.name[:3]: flat(path.read_text()) for path in SEEDS.glob("*.txt")}
+    missing = [c.id for c in claims.load_claims()
+               if flat(c.sentence) not in documents[c.source[:3]]]
+    assert not missing
+
+
+def test_all_five_documents_have_claims() -> None:
+    found = claims.load_claims()
+    places = {c.source[:3] for c in found} | {a[:3] for c in found for a in c.also}
+    assert places == {"000", "001", "002", "003", "004"}
+    assert all(c.metric and c.decision and c.study for c in found)
+    assert all(c.rule for c in found if c.study == "ptq")
+
+
+def test_without_records_nothing_is_measured() -> None:
+    found = claims.verdicts(lambda study: pd.DataFrame())
+    assert set(found["verdict"]) == {"not measured"}
+    assert len(found) == len(claims.load_claims())
+
+
+def test_bad_claims_are_named(tmp_path: Path) -> None:
+    entry = '[[claim]]\nid="a"\nsentence=""\nsource=""\nmetric=""\ndecision=""\nstudy="ptq"\n'
+    file = tmp_path / "claims.toml"
+    file.write_text(entry + 'rule="no_los"\n')
+    with pytest.raises(QuarlError, match="rule of claim 'a' 'no_los'; did you mean 'no_loss'"):
+        claims.load_claims(file)
+    file.write_text(entry + entry)
+    with pytest.raises(QuarlError, match="name twice: a"):
+        claims.load_claims(file)
+    file.write_text(entry + "colour=1\n")
+    with pytest.raises(QuarlError, match="colour"):
+        claims.load_claims(file)
+
+
+@pytest.mark.parametrize(
+    ("loss", "verdict"), [(0.01, "reproduced"), (0.2, "not reproduced"), (0.05, "inconclusive")]
+)
+def test_no_loss_and_similar(records, loss: float, verdict: str) -> None:
+    frame = records(lambda *_: loss, ("affine8",))
+    assert rules.no_loss(frame, ["affine8"]).verdict == verdict
+    found = rules.similar_rewards(frame, ["affine8"], algos=["a2c"])
+    assert found.verdict == verdict
+    assert len(found.keys) == 4  # two A2C policies, each with its fp32
+    assert found.interval is not None and found.interval.low <= loss + 0.02
+
+
+def test_a_gain_is_no_loss_but_not_similar(records) -> None:
+    frame = records(lambda *_: -0.2, ("affine8",))
+    assert rules.no_loss(frame, ["affine8"]).verdict == "reproduced"
+    assert rules.similar_rewards(frame, ["affine8"]).verdict == "inconclusive"
+
+
+def test_one_bad_policy_refutes_and_is_named(records) -> None:
+    frame = records(lambda policy, *_: 0.5 if policy.startswith("dqn") else 0.0, ("affine8",))
+    found = rules.no_loss(frame, ["affine8"])
+    assert found.verdict == "not reproduced"
+    assert "5 of 6" in found.measured and "dqn-Pong" in found.measured
+
+
+def test_the_best_of_the_widths_counts(records) -> None:
+    frame = records(lambda policy, precision, _: 0.0 if precision == "affine8" else 0.5,
+                    ("affine6", "affine7", "affine8"))
+    assert rules.no_loss(frame, ["affine6", "affine7", "affine8"]).verdict == "reproduced"
+    assert rules.no_loss(frame, ["affine6", "affine7"]).verdict == "not reproduced"
+
+
+def test_few_episodes_or_policies_decide_nothing(records) -> None:
+    few = rules.no_loss(records(lambda *_: 0.0, ("affine8",), episodes=10), ["affine8"])
+    assert few.verdict == "inconclusive" and "only 10 episodes" in few.measured
+    lost = rules.no_loss(records(lambda *_: 0.9, ("affine8",), episodes=10), ["affine8"])
+    assert lost.verdict == "inconclusive"
+    frame = records(lambda *_: 0.0, ("affine8",))
+    assert rules.similar_rewards(frame, ["affine8"], algos=["dqn"]).verdict == "inconclusive"
+    assert rules.similar_rewards(frame, ["affine7"]).verdict == "not measured"
+
+
+def test_hardness_differs(records) -> None:
+    def mixed(policy: str, *_: str) -> float:
+        return 0.5 if policy.startswith("dqn") else 0.0
+
+    assert rules.hardness_differs(records(mixed, ("affine4",)), ["affine4"]).verdict == "reproduced"
+    same = records(lambda *_: 0.0, ("affine4",))
+    assert rules.hardness_differs(same, ["affine4"]).verdict == "not reproduced"
+
+
+@pytest.mark.parametrize(
+    ("sign", "verdict"), [(1, "reproduced"), (-1, "not reproduced"), (0, "inconclusive")]
+)
+def test_wider_weights(records, sign: int, verdict: str) -> None:
+    policies = {f"ppo-E{i}-v0": ("ppo", f"E{i}-v0", 100.0) for i in range(12)}
+    order = np.random.default_rng(1).permutation(12)
+    frame = records(lambda policy, *_: 0.02 * int(policy[5:-3]), ("affine4",), policies)
+    frame["study"] = "ptq"
+    weights = pd.DataFrame([
+        {"key": f"w{i}", "policy": policy, "precision": "affine8",
+         "range": [0.1, 20.0 + (sign * i if sign else order[i])]}
+        for i, policy in enumerate(policies)
+    ])
+    both = pd.concat([frame, weights], ignore_index=True)
+    found = rules.wider_weights_lose_more(both, ["affine4"])
+    assert found.verdict == verdict
+    assert "w3" in found.keys
+    assert rules.wider_weights_lose_more(frame, ["affine4"]).verdict == "not measured"
+
+
+def test_a_planted_sweet_spot_is_found_and_noise_is_not(records) -> None:
+    def planted(policy: str, precision: str, _: str) -> float:
+        return -0.05 if (policy, precision) == ("dqn-PongNoFrameskip-v4", "affine5") else 0.0
+
+    frame = records(planted, WIDTHS)
+    found = sweet_spots.sweet_spot_exists(frame)
+    assert found.verdict == "reproduced" and "at 5 bits" in found.measured
+    table = sweet_spots.sweet_spot_table(frame).set_index("policy")
+    assert list(table.index[table["sweet_spot"]]) == ["dqn-PongNoFrameskip-v4"]
+    assert sweet_spots.fewer_bits_beat_more(frame).verdict == "reproduced"
+    assert sweet_spots.sweet_spots_differ(frame).verdict == "inconclusive"
+    noise = records(lambda *_: 0.0, WIDTHS)
+    assert not sweet_spots.sweet_spot_table(noise)["sweet_spot"].any()
+    assert sweet_spots.sweet_spot_exists(noise).verdict == "not reproduced"
+    assert sweet_spots.sweet_spot_exists(noise, algos=["sac"]).verdict == "not measured"
+
+
+def test_noise_seldom_passes_for_a_sweet_spot(records) -> None:
+    policies = {"ppo-X-v0": ("ppo", "X-v0", 100.0), "a2c-X-v0": ("a2c", "X-v0", 100.0)}
+    hits = sum(
+        sweet_spots.sweet_spot_exists(
+            records(lambda *_: 0.0, WIDTHS, policies, noise=0.1, seed=seed)
+        ).verdict == "reproduced"
+        for seed in range(40)
+    )
+    assert hits <= 6  # 5 % of 40 is 2; more than 6 has a chance below 1 in 100
+
+
+def test_sweet_spots_at_two_widths_differ(records) -> None:
+    at = {"dqn-PongNoFrameskip-v4": "affine5", "ppo-CartPole-v1": "affine9"}
+    frame = records(lambda p, precision, _: -0.05 * (at.get(p) == precision), WIDTHS)
+    found = sweet_spots.sweet_spots_differ(frame)
+    assert found.verdict == "reproduced" and "2 of 6" in found.measured
+
+
+def test_verdicts_read_the_public_agents_too(records) -> None:
+    frame = records(lambda *_: 0.0, ("affine8",))
+    public = frame[frame["algo"] == "dqn"].assign(policy="public/dqn-X-v0")
+    public["key"] = "p" + public["key"]
+    frames = {"ptq": frame, "ptq_public": public}
+    found = claims.verdicts(lambda study: frames.get(study, pd.DataFrame())).set_index("id")
+    assert found.loc["ptq-int8-dqn", "verdict"] == "reproduced"
+    assert found.loc["ptq-int8-dqn", "profile"] == "quick"
+    assert found.loc["edge-18x", "verdict"] == "not measured"

@@ -1,0 +1,87 @@
+"""Pairing of records: values by hand, and what must not be paired."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from quarl_nb.errors import QuarlError
+from quarl_nb.report.losses import paired_losses, percent, policy_label, ptq_records
+
+
+def frame(**returns: list[float]) -> pd.DataFrame:
+    return pd.DataFrame([
+        {"key": name, "profile": "quick", "algo": "PPO", "env_id": "X-v0", "policy": "ppo-X-v0",
+         "seed": 0, "precision": name, "ranges": "minmax", "returns": values,
+         "budget.first_seed": 7}
+        for name, values in returns.items()
+    ])
+
+
+def test_loss_by_hand() -> None:
+    rows = paired_losses(frame(fp32=[10.0, 30], affine8=[10.0, 20], affine4=[12.0, 32]))
+    rows = rows.set_index("precision")
+    assert rows["loss"].to_dict() == {"fp32": 0, "affine8": 0.25, "affine4": -0.1}
+    assert rows.loc["affine8", "reference"] == 20
+    assert rows.loc["affine8", "keys"] == ("fp32", "affine8")
+    assert rows.loc["affine8", "bits"] == 8 and pd.isna(rows.loc["fp32", "bits"])
+    assert set(rows["algo"]) == {"ppo"}
+
+
+def test_negative_returns_keep_the_sign_of_a_loss() -> None:
+    rows = paired_losses(frame(fp32=[-100.0, -100], affine8=[-150.0, -150])).set_index("precision")
+    assert rows.loc["affine8", "loss"] == 0.5
+
+
+def test_intervals_of_a_policy_do_not_depend_on_the_others(records) -> None:
+    all_rows = paired_losses(records(lambda *_: 0.1, ("affine8",)))
+    one = records(lambda *_: 0.1, ("affine8",))
+    one = one[one["policy"] == "ppo-CartPole-v1"]
+    alone = paired_losses(one).drop(columns="keys").reset_index(drop=True)
+    among = all_rows[all_rows["policy"] == "ppo-CartPole-v1"]
+    pd.testing.assert_frame_equal(alone, among.drop(columns="keys").reset_index(drop=True))
+
+
+def test_shorter_records_pair_over_the_common_episodes() -> None:
+    rows = paired_losses(frame(fp32=[10.0, 30, 1000], affine8=[10.0, 20]))
+    assert rows.set_index("precision").loc["affine8", "loss"] == 0.25
+
+
+def test_no_reference_no_row() -> None:
+    assert paired_losses(frame(affine8=[1.0, 2])).empty
+    assert paired_losses(pd.DataFrame()).empty
+
+
+def test_reference_of_zero_is_undecided_not_infinite() -> None:
+    row = paired_losses(frame(fp32=[-1.0, 1], affine8=[5.0, 5])).set_index("precision")
+    assert np.isnan(row.loc["affine8", "loss"])
+    assert row.loc["affine8", "p_loss"] == row.loc["affine8", "p_no_loss"] == 1
+
+
+def test_other_seeds_are_refused() -> None:
+    rows = frame(fp32=[1.0, 2], affine8=[1.0, 2])
+    rows.loc[1, "budget.first_seed"] = 8
+    with pytest.raises(QuarlError, match="ppo-X-v0: affine8 ran on episode seeds from 8, fp32"):
+        paired_losses(rows)
+
+
+def test_missing_returns_are_refused() -> None:
+    with pytest.raises(QuarlError, match="no finite returns"):
+        paired_losses(frame(fp32=[1.0, float("nan")]))
+
+
+def test_rows_of_other_studies_and_other_ranges_are_left_out() -> None:
+    rows = frame(fp32=[1.0, 2], affine8=[1.0, 2], affine4=[1.0, 2])
+    rows.loc[2, "ranges"] = "mse"
+    weights = pd.DataFrame([{"key": "w", "policy": "ppo-X-v0", "precision": "affine8"}])
+    both = pd.concat([rows, weights], ignore_index=True)
+    assert list(ptq_records(both, ranges=["minmax"])["key"]) == ["fp32", "affine8"]
+    assert list(ptq_records(both, ["affine4"])["key"]) == ["fp32", "affine4"]
+    assert ptq_records(both, algos=["dqn"]).empty
+
+
+def test_labels() -> None:
+    assert policy_label("dqn-PongNoFrameskip-v4") == "DQN Pong"
+    assert policy_label("public/sac-HalfCheetah-v3") == "SAC HalfCheetah (public)"
+    assert [percent(x) for x in (0.1234, -0.0001)] == ["12.3%", "0.0%"]

@@ -1,0 +1,186 @@
+from __future__ import annotations
+
+import json
+import os
+import time
+
+import numpy as np
+import pytest
+
+from quarl_nb.errors import QuarlError
+from quarl_nb.store import STALE_TEMPORARY_S, ResultStore, to_json
+from quarl_nb.study import Cell
+
+BUDGET = {"episodes": 2}
+
+
+def make_record(number=1, profile="smoke", start_time="2026-01-01T00:00:00+00:00", **changes):
+    record = {
+        "study": "ptq", "profile": profile, "schema_version": 1,
+        "cell": {"algo": "ppo", "seed": number}, "budget": BUDGET,
+        "measured": {"returns": np.array([1.5, 2.0]), "lengths": [3, np.int64(4)]},
+        "backend": "simulated", "source": "measured", "wall_s": 0.5,
+        "energy": {"energy_j": None, "cpu_s": 0.25, "method": "cpu_time"},
+        "provenance": {"git_commit": "abc", "start_time": start_time},
+    } | changes  # fmt: skip
+    cell = Cell(record["study"], record["cell"])
+    return record | {"key": cell.key(record["budget"], record["schema_version"])}
+
+
+@pytest.fixture
+def store(tmp_path):
+    return ResultStore(tmp_path / "records")
+
+
+def test_a_record_comes_back_in_plain_types(store):
+    record = make_record()
+    path = store.write(record)
+    assert path == store.root / "ptq" / "smoke" / f"{record['key']}.json"
+    assert store.has("ptq", "smoke", record["key"])
+    read = store.read(path)
+    assert read["measured"] == {"returns": [1.5, 2.0], "lengths": [3, 4]}
+    assert {name: read[name] for name in ("cell", "budget", "wall_s")} == {
+        "cell": {"algo": "ppo", "seed": 1}, "budget": BUDGET, "wall_s": 0.5,
+    }  # fmt: skip
+
+
+def test_non_finite_numbers_become_null_and_other_objects_are_refused():
+    assert to_json({"x": [np.float32("nan"), float("-inf"), True, None, (1, "a")]}) == {
+        "x": [None, None, True, None, [1, "a"]]
+    }
+    with pytest.raises(TypeError, match="set is not a JSON value"):
+        to_json({"x": {1}})
+
+
+def test_arrays_come_back_and_pickles_are_refused(store):
+    arrays = {"curve": np.arange(6.0).reshape(2, 3), "counts": np.array([1, 2], np.uint8)}
+    read = store.read(store.write(make_record(), arrays))
+    again = store.arrays(read)
+    assert again.keys() == arrays.keys()
+    for name, array in arrays.items():
+        np.testing.assert_array_equal(again[name], array)
+        assert again[name].dtype == array.dtype
+    with pytest.raises(ValueError, match="allow_pickle"):
+        store.write(make_record(2), {"objects": np.array([{}], dtype=object)})
+    assert not store.has("ptq", "smoke", make_record(2)["key"])
+
+
+def test_a_record_without_arrays_has_none(store):
+    assert store.arrays(store.read(store.write(make_record()))) == {}
+
+
+def test_changed_or_missing_arrays_are_refused(store):
+    path = store.write(make_record(), {"curve": np.zeros(3)})
+    record = store.read(path)
+    npz = path.with_suffix(".npz")
+    npz.write_bytes(npz.read_bytes()[:-1])
+    with pytest.raises(QuarlError, match=f"{npz.name}' are truncated"):
+        store.arrays(record)
+    npz.unlink()
+    with pytest.raises(QuarlError, match="No such file"):
+        store.arrays(record)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 0.7, 0.99])
+def test_a_truncated_record_is_refused(store, share):
+    path = store.write(make_record())
+    content = path.read_bytes()
+    path.write_bytes(content[: int(share * len(content))])
+    with pytest.raises(QuarlError, match=f"{path.name}' is truncated"):
+        store.read(path)
+
+
+@pytest.mark.parametrize(
+    ("group", "name", "value"),
+    [("measured", "returns", [9.0, 9.0]), ("cell", "algo", "dqn"), ("budget", "episodes", 100),
+     ("provenance", "git_commit", "other")],
+)  # fmt: skip
+def test_any_changed_field_is_noticed(store, group, name, value):
+    path = store.write(make_record())
+    record = json.loads(path.read_text())
+    record[group][name] = value
+    path.write_text(json.dumps(record))
+    with pytest.raises(QuarlError, match=f"{path.name}' was changed"):
+        store.read(path)
+
+
+def test_a_renamed_record_is_noticed(store):
+    path = store.write(make_record())
+    other = path.with_name("0" * 64 + ".json")
+    path.rename(other)
+    with pytest.raises(QuarlError, match="was changed"):
+        store.records("ptq", "smoke")
+
+
+@pytest.mark.parametrize("text", ["[]", "3", "{}", '{"study": "ptq", "cell": 3}', "\x00"])
+def test_json_that_is_no_record_is_refused(store, text):
+    path = store.path("ptq", "smoke", "x")
+    path.parent.mkdir(parents=True)
+    path.write_text(text)
+    with pytest.raises(QuarlError, match="x.json' is truncated or not a record"):
+        store.read(path)
+
+
+def test_success_removes_the_error(store):
+    record = make_record()
+    error = store.write_error("ptq", "smoke", record["key"], "ValueError: no")
+    assert error.read_text() == "ValueError: no"
+    assert not store.has("ptq", "smoke", record["key"])
+    store.write(record)
+    assert not error.exists()
+
+
+def test_prepare_sweeps_only_old_temporaries(store):
+    store.prepare("ptq", "smoke")
+    folder = store.root / "ptq" / "smoke"
+    old, new = folder / ".a.json.1.tmp", folder / ".b.json.2.tmp"
+    for path in (old, new):
+        path.write_text("half")
+    past = time.time() - STALE_TEMPORARY_S - 60
+    os.utime(old, (past, past))
+    store.prepare("ptq", "smoke")
+    assert list(folder.iterdir()) == [new]
+
+
+def test_prepare_refuses_a_folder_that_cannot_be_written(tmp_path):
+    (tmp_path / "records").write_text("a file in the way")
+    with pytest.raises(QuarlError, match="cannot write records in '.*ptq/smoke'"):
+        ResultStore(tmp_path / "records").prepare("ptq", "smoke")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_prepare_needs_write_permission(tmp_path):
+    tmp_path.chmod(0o500)
+    with pytest.raises(QuarlError, match="Permission denied"):
+        ResultStore(tmp_path).prepare("ptq", "smoke")
+
+
+def test_frame_has_one_row_a_cell_with_flat_columns(store):
+    keys = [store.read(store.write(make_record(number)))["key"] for number in (1, 2)]
+    frame = store.frame("ptq").sort_values("seed")
+    assert list(frame["key"]) == keys
+    assert list(frame["seed"]) == [1, 2]
+    row = frame.iloc[0]
+    assert row["returns"] == [1.5, 2.0]
+    assert row["budget.episodes"] == 2
+    assert row["energy.cpu_s"] == 0.25
+    assert row["provenance.git_commit"] == "abc"
+    assert (row["profile"], row["backend"], row["wall_s"]) == ("smoke", "simulated", 0.5)
+
+
+def test_frame_shows_the_newest_record_of_a_cell(store):
+    later = "2026-01-02T00:00:00+00:00"
+    store.write(make_record(budget={"episodes": 5}))
+    store.write(make_record(start_time=later, budget={"episodes": 3}))
+    assert list(store.frame("ptq")["budget.episodes"]) == [3]
+    store.write(make_record(schema_version=2, budget={"episodes": 4}))
+    assert list(store.frame("ptq")["budget.episodes"]) == [4]
+
+
+def test_frame_takes_the_best_profile_that_has_records(store):
+    assert store.best_profile("ptq") is None
+    assert store.frame("ptq").empty
+    for profile in ("smoke", "quick", "full"):
+        store.write(make_record(profile=profile))
+        assert set(store.frame("ptq")["profile"]) == {profile}
+    assert set(store.frame("ptq", "smoke")["profile"]) == {"smoke"}
