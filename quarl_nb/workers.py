@@ -10,7 +10,7 @@ import traceback
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from multiprocessing import get_context, parent_process
+from multiprocessing import get_context, parent_process, resource_tracker
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
@@ -172,6 +172,7 @@ def _worker_environment() -> Iterator[None]:
     """What a child must have from birth: one thread a library, and no Ctrl-C of its own."""
     before = {name: os.environ.get(name) for name in THREAD_VARIABLES}
     os.environ.update(dict.fromkeys(THREAD_VARIABLES, "1"))
+    resource_tracker.ensure_running()  # starting it unblocks signals, so not between
     # A blocked signal is inherited; Ctrl-C during the start reaches this process afterwards.
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:

@@ -65,9 +65,11 @@ def panel_grid(n: int, columns: int = 4, height_in: float = 1.35) -> tuple[Figur
 def loss_axis(ax: Axes, which: Literal["x", "y"]) -> None:
     """Relative losses in per cent: linear within the margin that counts as none, else log."""
     axis = ax.xaxis if which == "x" else ax.yaxis
-    low, high = sorted(ax.get_xlim() if which == "x" else ax.get_ylim())
     (ax.set_xscale if which == "x" else ax.set_yscale)("symlog", linthresh=MARGIN)
-    levels = (0.05, 0.2, 1, 5, 25, 125)
+    ax.margins(0.06)
+    ax.autoscale(axis=which)
+    low, high = sorted(ax.get_xlim() if which == "x" else ax.get_ylim())
+    levels = (0.05, 0.1, 0.2, 0.5, 1) if high < 1.2 else (0.05, 0.2, 1, 5, 25, 125)
     ticks = [*(-level for level in levels[::-1]), 0.0, *levels]
     axis.set_ticks([tick for tick in ticks if min(low, 0) <= tick <= max(high, MARGIN)])
     axis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:.0%}".replace("-", "\u2212")))

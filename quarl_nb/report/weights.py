@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
 from numpy.typing import NDArray
 
 from quarl_nb.report.style import (
@@ -129,7 +129,7 @@ def weight_distributions(weights: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
                             marker=MARKERS[i % len(MARKERS)], color=colors[algo],
                             elinewidth=0.7, label=algo.upper())
             ax.set_xlabel(label)
-            if column != "sqnr_db":
+            if column != "sqnr_db" and weights[column].nunique() > 1:
                 _log_axis(ax)
             loss_axis(ax, "y")
         axes[0].set_ylabel(f"relative loss of mean return, {weights['precision'].iloc[0]}")
@@ -150,7 +150,7 @@ def _histograms(ax: Axes, rows: pd.DataFrame, color: str) -> None:
         ax.plot(middle, np.where(counts >= 1, density, np.nan), color=color, lw=0.7,
                 marker=".", ms=1, alpha=0.8)
     ax.set_yscale("log")
-    ax.yaxis.set_minor_formatter(NullFormatter())
+    ax.yaxis.set_minor_locator(NullLocator())
 
 
 def _log_axis(ax: Axes) -> None:

@@ -30,6 +30,7 @@ TABLE_4 = ["fp32", "fp16", "int8", "affine8", "legacy8"]
 SWEEP = [f"affine{bits}" for bits in range(2, 17)]
 CLASSIC = ["a2c-CartPole-v1", "dqn-CartPole-v1", "ppo-CartPole-v1",
            "a2c-MountainCarContinuous-v0", "ppo-MountainCarContinuous-v0"]  # fmt: skip
+OTHER_RANGES = [ranges for ranges in RANGES if ranges != "minmax"]
 ATARI_EPISODES = 30
 
 
@@ -37,8 +38,9 @@ ATARI_EPISODES = 30
 class PTQStudy:
     """Policies x precisions x ways of setting ranges.
 
-    Parameters: `policies` (names, or ["all"]), `precisions`, `ranges` (minmax for every precision;
-    the others for integer ones), `episodes` (at most 30 on Atari), `first_seed`.
+    Parameters: `policies` (names, or ["all"]), `precisions` (with min-max ranges), `ranges` (other
+    ways to set ranges) and `ranges_at` (the precisions measured with them too), `episodes` (at
+    most 30 on Atari), `first_seed`.
     """
 
     name: str
@@ -50,11 +52,11 @@ class PTQStudy:
         self, parameters: Mapping[str, Any]
     ) -> list[tuple[dict[str, Any], dict[str, Any]]]:
         """The matrix: (cell, budget) of every policy, precision and range setting."""
-        formats = [
+        formats = [(precision, "minmax") for precision in parameters["precisions"]]
+        formats += [
             (precision, ranges)
-            for precision in parameters["precisions"]
             for ranges in parameters["ranges"]
-            if ranges == "minmax" or precision.startswith(("affine", "int8"))
+            for precision in parameters["ranges_at"]
         ]
         for precision, ranges in formats:
             parse_precision(precision, ranges)
@@ -115,9 +117,11 @@ def quantize_policy(
 
 SOME = ["fp32", "fp16", "int8", "legacy8", "affine2", "affine4", "affine6", "affine8"]
 SMOKE = {"policies": ["ppo-CartPole-v1"], "precisions": ["fp32", "int8", "affine4"],
-         "ranges": ["minmax"], "episodes": 3, "first_seed": FIRST_SEED}  # fmt: skip
+         "ranges": ["mse"], "ranges_at": ["affine4"], "episodes": 3,
+         "first_seed": FIRST_SEED}  # fmt: skip
 QUICK = SMOKE | {"policies": CLASSIC, "precisions": SOME, "episodes": 20}
 FULL = QUICK | {"policies": ["all"], "precisions": TABLE_4 + [p for p in SWEEP if p != "affine8"],
+                "ranges": OTHER_RANGES, "ranges_at": ["int8", "affine4"],
                 "episodes": 100}  # fmt: skip
 
 PTQ = PTQStudy("ptq", TrainedPolicies(), {"smoke": SMOKE, "quick": QUICK, "full": FULL})
@@ -126,11 +130,12 @@ PTQ = PTQStudy("ptq", TrainedPolicies(), {"smoke": SMOKE, "quick": QUICK, "full"
 PUBLIC_SMOKE = SMOKE | {"policies": ["public/ppo-CartPole-v1"]}
 PUBLIC_QUICK = PUBLIC_SMOKE | {
     "policies": ["public/ppo-CartPole-v1", "public/dqn-CartPole-v1", "public/dqn-Acrobot-v1"],
-    "precisions": SOME, "ranges": list(RANGES), "episodes": 20,
+    "precisions": SOME, "ranges": OTHER_RANGES, "ranges_at": ["int8", "affine4"], "episodes": 20,
 }  # fmt: skip
 PUBLIC_FULL = PUBLIC_QUICK | {
     "policies": ["all"],
-    "precisions": ["fp32", "fp16", "int8", "legacy8", *(f"affine{b}" for b in (2, 3, 4, 5, 6, 8))],
+    "precisions": ["fp32", "fp16", "int8", "legacy8", *(f"affine{b}" for b in (8, 6, 5, 4, 3, 2))],
+    "ranges_at": ["int8", "affine8", "affine6", "affine4"],
     "episodes": 100,
 }  # fmt: skip
 PTQ_PUBLIC = PTQStudy(

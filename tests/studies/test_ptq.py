@@ -38,15 +38,16 @@ def project(tmp_path, monkeypatch):
 def test_the_smoke_profile_runs_from_policy_to_records(project):
     store = ResultStore()
     summary = run_study(PTQ, "smoke", store, progress=False)
-    assert (summary.done, summary.failed, summary.total) == (3, 0, 3)
-    frame = store.frame("ptq").set_index("precision")
+    assert (summary.done, summary.failed, summary.total) == (4, 0, 4)
+    frame = store.frame("ptq")
+    frame = frame[frame["ranges"] == "minmax"].set_index("precision")
     assert set(frame.index) == {"fp32", "int8", "affine4"}
     assert frame.loc["fp32", "lengths"] == frame.loc["fp32", "returns"]  # reward 1 a step
     assert frame["seeds"].map(tuple).nunique() == 1
     assert frame.loc["affine4", "weight_bytes"] < frame.loc["fp32", "weight_bytes"]
     assert set(frame["backend"]) == {"simulated"}
     assert set(frame["extra.who"]) == {"test"}
-    assert run_study(PTQ, "smoke", store, progress=False).skipped == 3
+    assert run_study(PTQ, "smoke", store, progress=False).skipped == 4
 
 
 def test_every_precision_of_the_full_profile_is_measured(project):
@@ -76,7 +77,7 @@ def test_int8_is_calibrated_on_the_policys_own_observations(project):
 def test_cells_pair_every_precision_with_the_ranges_it_can_have(project):
     parameters = dict(
         PTQ.profiles["smoke"], precisions=["fp32", "legacy8", "affine8"],
-        ranges=["minmax", "mse"],
+        ranges=["mse"], ranges_at=["affine8"],
     )  # fmt: skip
     pairs = [(cell["precision"], cell["ranges"]) for cell, _ in PTQ.cells(parameters)]
     assert pairs == [
@@ -115,9 +116,9 @@ def test_a_tampered_policy_fails_its_cells_and_no_others(project):
     save_policy(lean_policy(), folder / "a2c-CartPole-v1", {})
     tensors = folder / "a2c-CartPole-v1" / "policy.safetensors"
     tensors.write_bytes(tensors.read_bytes()[:-1] + b"\x01")
-    parameters = {"policies": ["all"], "precisions": ["fp32"]}
+    parameters = {"policies": ["all"], "precisions": ["fp32"], "ranges_at": ["affine4"]}
     summary = run_study(PTQ, "smoke", ResultStore(), parameters=parameters, progress=False)
-    assert (summary.done, summary.failed) == (1, 1)
+    assert (summary.done, summary.failed) == (2, 2)
     assert "changed" in summary.errors[0].read_text()
 
 

@@ -1,0 +1,233 @@
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from quarl_nb.errors import QuarlError
+from quarl_nb.runner import RunSummary, plan, run_study
+from quarl_nb.store import ResultStore
+from quarl_nb.testing import FakeStudy
+
+# What a user's shell would run: `argv` is the records, the log, and seconds a cell.
+SCRIPT = """
+import sys
+from pathlib import Path
+from quarl_nb import studies
+from quarl_nb.cli import main
+from quarl_nb.testing import FakeStudy
+studies.get_study = lambda name: FakeStudy(log=Path(sys.argv[2]))
+sys.exit(main(["run", "fake", "--profile", "smoke", "--workers", "2", "--records", sys.argv[1],
+               "--set", "n_cells=8", "--set", f"delay_s={sys.argv[3]}"]))
+"""
+
+
+@pytest.fixture
+def store(tmp_path):
+    return ResultStore(tmp_path / "records")
+
+
+def run(store, study=None, **options):
+    return run_study(study or FakeStudy(), "smoke", store, progress=False, **options)
+
+
+def counts(summary: RunSummary):
+    return summary.done, summary.skipped, summary.failed, summary.total
+
+
+def error_texts(summary: RunSummary):
+    return "\n".join(path.read_text() for path in summary.errors)
+
+
+def test_every_cell_gets_its_record(store):
+    assert run(store) == RunSummary(done=3, skipped=0, failed=0, total=3)
+    frame = store.frame("fake").sort_values("number")
+    assert list(frame["returns"]) == [[0.0, 1.0], [1.0, 2.0], [2.0, 3.0]]
+    assert list(frame["lengths"]) == [[1, 1]] * 3
+    records = store.records("fake", "smoke")
+    assert {record["key"] for record in records} == {job.key for job in plan(FakeStudy(), "smoke")}
+    for record in records:
+        assert list(store.arrays(record)["curve"]) == list(range(record["cell"]["number"] + 1))
+        assert record["energy"]["method"] == "cpu_time"
+        assert record["provenance"]["packages"]["numpy"]
+        assert 1_000_000 < record["peak_memory_bytes"] < 1_000_000_000
+
+
+def test_workers_have_one_thread_and_leave_the_runner_alone(store, monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "5")
+    run(store)
+    assert {record["extra"]["omp_threads"] for record in store.records("fake", "smoke")} == {"1"}
+    assert os.environ["OMP_NUM_THREADS"] == "5"
+
+
+def test_wall_time_is_that_of_the_cell(store):
+    run(store, parameters={"n_cells": 1, "delay_s": 0.2})
+    record = store.records("fake", "smoke")[0]
+    assert 0.2 <= record["wall_s"] < 2.0
+    assert record["energy"]["cpu_s"] < record["wall_s"]
+
+
+def test_a_second_run_does_nothing_and_recompute_does_all(store, tmp_path):
+    study = FakeStudy(log=tmp_path / "log")
+    run(store, study)
+    assert counts(run(store, study)) == (0, 3, 0, 3)
+    assert len(study.log.read_text().splitlines()) == 3
+    assert counts(run(store, study, recompute=True)) == (3, 0, 0, 3)
+    assert len(study.log.read_text().splitlines()) == 6
+
+
+def test_a_new_schema_version_measures_anew(store):
+    run(store)
+    assert run(store, FakeStudy(schema_version=2)).done == 3
+    assert len(store.frame("fake")) == 3
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "reason"),
+    [
+        ("raise", "ValueError: cell 1 was told to fail"),
+        ("killed", "worker process was ended by SIGKILL (out of memory?)"),
+        ("exit", "worker process ended with exit code 7"),
+        ("not_json", "TypeError: object is not a JSON value"),
+    ],
+)
+def test_a_failed_cell_leaves_its_reason_and_the_others_go_on(store, behaviour, reason, caplog):
+    summary = run(store, FakeStudy({1: behaviour}))
+    assert counts(summary) == (2, 0, 1, 3)
+    assert reason in error_texts(summary)
+    assert reason in caplog.text and "number=1" in caplog.text
+    assert sorted(store.frame("fake")["number"]) == [0, 2]
+    again = run(store)
+    assert counts(again) == (1, 2, 0, 3)
+    assert not summary.errors[0].exists()
+
+
+def test_all_workers_may_die_and_none_is_left_waiting(store):
+    study = FakeStudy(dict.fromkeys(range(5), "killed"))
+    assert counts(run(store, study, workers=2, parameters={"n_cells": 6})) == (1, 0, 5, 6)
+
+
+def test_shards_are_disjoint_and_together_the_matrix(store):
+    parameters = {"n_cells": 7}
+    parts = [plan(FakeStudy(), "smoke", parameters, (i, 3)) for i in (1, 2, 3)]
+    assert [len(part) for part in parts] == [3, 2, 2]
+    keys = [job.key for part in parts for job in part]
+    assert sorted(keys) == sorted(job.key for job in plan(FakeStudy(), "smoke", parameters))
+    assert counts(run(store, shard=(2, 3), parameters=parameters)) == (2, 0, 0, 2)
+    assert sorted(store.frame("fake")["number"]) == [1, 4]
+
+
+def test_the_same_cell_twice_is_measured_once(store):
+    assert counts(run(store, parameters={"algos": ["ppo", "ppo"]})) == (3, 0, 0, 3)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"parameters": {"episode": 3}}, "did you mean 'episodes'"),
+        ({"parameters": {"algos": ["pppo"]}}, "unknown algorithm 'pppo'; did you mean 'ppo'"),
+        ({"shard": (0, 2)}, "shard 0/2"),
+        ({"shard": (3, 2)}, "shard 3/2"),
+        ({"workers": 0}, "workers must be at least 1"),
+    ],
+)
+def test_bad_arguments_are_refused_before_anything_runs(store, options, message):
+    with pytest.raises(QuarlError, match=message):
+        run(store, **options)
+    assert not store.root.exists()
+
+
+def test_a_study_that_cannot_be_sent_is_refused(store):
+    class Local(FakeStudy):
+        pass
+
+    with pytest.raises(QuarlError, match="'fake' cannot go to a worker process"):
+        run(store, Local())
+
+
+def test_records_that_cannot_be_written_stop_the_run(tmp_path):
+    (tmp_path / "records").write_text("in the way")
+    with pytest.raises(QuarlError, match="cannot write records in"):
+        run(ResultStore(tmp_path / "records"))
+
+
+def test_a_disk_that_fills_up_is_one_line(tmp_path):
+    limit = ("import resource, signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); "
+             "resource.setrlimit(resource.RLIMIT_FSIZE, (200, 200))")
+    done = subprocess.run(
+        [sys.executable, "-B", "-c", limit + SCRIPT, tmp_path / "records", tmp_path / "log", "0"],
+        capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 2
+    lines = done.stderr.strip().splitlines()
+    assert len(lines) == 1
+    assert lines[0].startswith("error: cannot write '") and "File too large" in lines[0]
+    assert not list((tmp_path / "records").rglob("*.json"))
+
+
+def start(tmp_path, delay_s):
+    command = [sys.executable, "-c", SCRIPT, tmp_path / "records", tmp_path / "log", str(delay_s)]
+    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
+
+
+def wait_for(condition, timeout_s=60.0):
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.02)
+
+
+def begun(tmp_path):
+    """(cell number, worker's process id) of each line of the log."""
+    log = tmp_path / "log"
+    text = log.read_text() if log.exists() else ""
+    return [tuple(map(int, line.split())) for line in text.splitlines()]
+
+
+def runs(pid):
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"
+
+
+@pytest.mark.skipif(not Path("/proc").exists(), reason="looks for processes in /proc")
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+def test_a_run_that_is_stopped_loses_only_cells_in_flight(tmp_path, how):
+    folder = tmp_path / "records" / "fake" / "smoke"
+    process = start(tmp_path, 0.4)
+    wait_for(lambda: len(list(folder.glob("*.json"))) >= 2)
+    if how == signal.SIGINT:
+        os.killpg(process.pid, how)  # as a terminal does: the workers get it too
+    else:
+        process.kill()
+    stderr = process.communicate(timeout=30)[1]
+    wait_for(lambda: not any(runs(pid) for _, pid in begun(tmp_path)))
+    if how == signal.SIGINT:
+        assert process.returncode == 130
+        assert stderr.startswith("interrupted") and stderr.count("\n") == 1
+
+    finished = {path: path.read_bytes() for path in folder.glob("*.json")}
+    done = {json.loads(content)["cell"]["number"] for content in finished.values()}
+    assert 2 <= len(done) < 8
+    assert len(ResultStore(tmp_path / "records").records("fake", "smoke")) == len(done)
+
+    before = len(begun(tmp_path))
+    again = start(tmp_path, 0.4)  # the delay is part of the budget, so of the key
+    assert again.wait(timeout=60) == 0
+    again.communicate()
+    assert sorted(number for number, _ in begun(tmp_path)[before:]) == sorted(set(range(8)) - done)
+    assert len(list(folder.glob("*.json"))) == 8
+    assert all(path.read_bytes() == content for path, content in finished.items())
+
+
+def test_the_runner_itself_imports_no_torch():
+    code = "import sys, quarl_nb.runner; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
