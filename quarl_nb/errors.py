@@ -15,6 +15,10 @@ class QuarlError(Exception):
     exit_code = 2
 
 
+class UnavailableError(QuarlError):
+    """Something that is right to ask for but is not on this machine (files, an optional extra)."""
+
+
 def check_choice(what: str, value: str, allowed: Iterable[str]) -> str:
     """Return `value` if it is one of `allowed`, else raise a QuarlError that helps.
 

@@ -74,7 +74,8 @@ def run_jobs(task: Task, jobs: Sequence[Job], workers: int) -> Generator[Outcome
     waiting = list(reversed(jobs))
     crew: list[Worker] = []
     try:
-        crew += [Worker(task) for _ in range(min(workers, len(jobs)))]
+        for _ in range(min(workers, len(jobs))):
+            crew.append(Worker(task))
         while crew:
             ready = wait([worker.connection for worker in crew], timeout=POLL_S)
             for worker in list(crew):

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from quarl_nb.errors import QuarlError, check_choice
+from quarl_nb.errors import QuarlError, UnavailableError, check_choice
 from quarl_nb.paths import project_root
 
 if TYPE_CHECKING:
@@ -79,7 +79,11 @@ def status_command(options: argparse.Namespace) -> int:
     print(f"{'study':<16}{'profile':<9}{'cells':>6}{'done':>6}{'failed':>8}{'missing':>9}")
     for study in [get_study(name) for name in ([options.study] if options.study else STUDIES)]:
         for profile in study.profiles:
-            keys = [job.key for job in plan(study, profile)]
+            try:
+                keys = [job.key for job in plan(study, profile)]
+            except UnavailableError as error:
+                print(f"{study.name:<16}{profile:<9}{error}")
+                continue
             done = sum(store.has(study.name, profile, key) for key in keys)
             failed = sum(store.error_path(study.name, profile, key).is_file() for key in keys)
             missing = len(keys) - done
@@ -110,9 +114,12 @@ def reproduce_command(options: argparse.Namespace) -> int:
 
     root, store = project_root(), ResultStore()
     notebooks = find_notebooks(root / "notebooks")
-    statuses = [
-        _run(get_study(name), options.profile, store, options.workers) for name in STUDIES
-    ]
+    statuses = []
+    for name in STUDIES:
+        try:
+            statuses.append(_run(get_study(name), options.profile, store, options.workers))
+        except UnavailableError as error:
+            logger.info("%s %s: left out, %s", name, options.profile, error)
     # What was just measured, and what the repository shows: the best profile there is.
     written = {*build(store, root / "figures", options.profile), *build(store, root / "figures")}
     logger.info("figures and tables: %d files in figures/", len(written))

@@ -17,7 +17,7 @@ from typing import Any
 import gymnasium as gym
 import torch
 
-from quarl_nb.errors import QuarlError, check_choice
+from quarl_nb.errors import QuarlError, UnavailableError, check_choice
 from quarl_nb.rl.layers import Layer
 from quarl_nb.rl.policies import Head, PolicyNet, PolicySpec
 from quarl_nb.rl.public_envs import MAKERS
@@ -74,11 +74,11 @@ def agents_folder(folder: str | Path | None = None) -> Path:
     """Where the agents lie: as given, else `QUARL_NB_AGENTS`, else beside the checkout.
 
     Raises:
-        QuarlError: no `index.json` there.
+        UnavailableError: no `index.json` there.
     """
     found = Path(folder or os.environ.get(AGENTS_VARIABLE) or _BESIDE)
     if not (found / "index.json").is_file():
-        raise QuarlError(
+        raise UnavailableError(
             f"no public agents in '{found}': set {AGENTS_VARIABLE} to the folder of index.json"
         )
     return found

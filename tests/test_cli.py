@@ -1,0 +1,190 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from quarl_nb import studies
+from quarl_nb.cli import main
+from quarl_nb.cli.studies import _settings
+from quarl_nb.errors import QuarlError, check_choice
+from quarl_nb.store import ResultStore
+from quarl_nb.testing import FakeStudy
+
+COMMANDS = ("run", "render", "status", "claims", "reproduce", "train", "evaluate", "quantize")
+POLICIES = Path(__file__).resolve().parents[1] / "data" / "policies"
+
+
+@pytest.fixture
+def fakes(monkeypatch):
+    """The studies, replaced by fakes: `fake`, and `failing` whose cell 1 fails."""
+    found = {"fake": FakeStudy(), "failing": FakeStudy({1: "raise"}, name="failing")}
+    monkeypatch.setattr(studies, "STUDIES", tuple(found))
+    monkeypatch.setattr(studies, "get_study", lambda n: found[check_choice("study", n, found)])
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_of_each_command_shows_an_example(command, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main([command, "--help"])
+    assert stop.value.code == 0
+    assert f"example: quarl-nb {command} " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_examples_parse(command, capsys):
+    from quarl_nb.cli import build_parser
+
+    with pytest.raises(SystemExit):
+        main([command, "--help"])
+    shown = " ".join(capsys.readouterr().out.split())
+    example = shown.partition("example: quarl-nb ")[2].split()
+    assert build_parser().parse_args(example).command.__name__ == f"{command}_command"
+
+
+def test_help_imports_nothing_heavy():
+    code = """
+import sys
+from quarl_nb.cli import main
+try:
+    main(["--help"])
+except SystemExit:
+    heavy = {"torch", "numpy", "pandas", "matplotlib", "papermill"} & set(sys.modules)
+    assert not heavy, heavy
+"""
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert all(command in done.stdout for command in COMMANDS)
+
+
+def test_run_writes_records_with_the_settings(fakes, tmp_path):
+    settings = ["--set", "n_cells=2", "--set", "algos=ppo,dqn"]
+    run = ["run", "fake", "--profile", "smoke", "--records", str(tmp_path)]
+    assert main([*run, *settings, "--workers", "2"]) == 0
+    frame = ResultStore(tmp_path).frame("fake", "smoke")
+    assert sorted(zip(frame["algo"], frame["number"], strict=True)) == [
+        ("dqn", 0), ("dqn", 1), ("ppo", 0), ("ppo", 1),
+    ]  # fmt: skip
+
+
+def test_run_takes_a_shard(fakes, tmp_path):
+    run = ["run", "fake", "--records", str(tmp_path)]
+    assert main([*run, "--shard", "2/3"]) == 0
+    assert list(ResultStore(tmp_path).frame("fake", "quick")["number"]) == [1]
+    with pytest.raises(SystemExit) as stop:
+        main([*run, "--shard", "half"])
+    assert stop.value.code == 2
+
+
+def test_a_failed_cell_exits_with_1_and_status_counts_it(fakes, tmp_path, capsys):
+    records = ["--records", str(tmp_path)]
+    assert main(["run", "failing", "--profile", "smoke", *records]) == 1
+    assert main(["status", *records]) == 0
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert rows == [
+        ["study", "profile", "cells", "done", "failed", "missing"],
+        ["fake", "smoke", "3", "0", "0", "3"],
+        ["fake", "quick", "4", "0", "0", "4"],
+        ["failing", "smoke", "3", "2", "1", "1"],
+        ["failing", "quick", "4", "0", "0", "4"],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["run", "fak"], "unknown study 'fak'; did you mean 'fake'? allowed: fake, failing"),
+        (["run", "fake", "--profile", "fast"],
+         "unknown profile of study 'fake' 'fast'; allowed: smoke, quick"),
+        (["run", "fake", "--set", "episode=3"],
+         "unknown parameter of study 'fake' 'episode'; did you mean 'episodes'? "
+         "allowed: n_cells, delay_s, algos, episodes"),
+        (["run", "fake", "--set", "episodes"], "--set 'episodes' is not NAME=VALUE"),
+        (["run", "fake", "--set", "episodes=many"],
+         "parameter 'episodes' must be int, not 'many'"),
+        (["run", "fake", "--set", "algos=sac"], "unknown algorithm 'sac'; allowed: ppo, dqn"),
+        (["status", "fak"], "unknown study 'fak'; did you mean 'fake'? allowed: fake, failing"),
+    ],
+)  # fmt: skip
+def test_bad_input_is_one_line_and_exit_2(fakes, arguments, line, tmp_path, capsys):
+    assert main([*arguments, "--records", str(tmp_path / "records")]) == 2
+    assert capsys.readouterr().err == f"error: {line}\n"
+    assert not (tmp_path / "records").exists()
+
+
+def test_ctrl_c_exits_with_130(fakes, monkeypatch, capsys):
+    def interrupt(_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(studies, "get_study", interrupt)
+    assert main(["run", "fake"]) == 130
+    assert "interrupted" in capsys.readouterr().err
+
+
+def test_settings_follow_the_type_of_the_default():
+    defaults = {"n": 1, "names": ["a"], "name": "x", "widths": [1]}
+    texts = ["n=2", "names=b,c", "name=3", "widths=[4, 5]", "other=true"]
+    assert _settings(texts, defaults) == {
+        "n": 2, "names": ["b", "c"], "name": "3", "widths": [4, 5], "other": True,
+    }  # fmt: skip
+    with pytest.raises(QuarlError, match="'=3' is not NAME=VALUE"):
+        _settings(["=3"])
+
+
+def test_claims_tells_each_verdict_and_the_counts(tmp_path, capsys):
+    from quarl_nb.report.claims import load_claims
+
+    assert main(["claims", "--records", str(tmp_path)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == len(load_claims()) + 1
+    assert lines[-1] == f"{len(load_claims())} not measured"
+
+
+def test_evaluate_runs_a_policy_by_name(capsys):
+    from quarl_nb.rl.evaluate import evaluate
+    from quarl_nb.rl.policies import load_policy
+
+    assert main(["evaluate", "ppo-CartPole-v1", "--episodes", "2", "--seed", "5"]) == 0
+    expected = evaluate(load_policy(POLICIES / "ppo-CartPole-v1"), "CartPole-v1", [5, 6])
+    out = capsys.readouterr().out
+    assert f"return {expected.mean:.2f} (std {expected.std:.2f}" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["evaluate", "ppo-CartPole-v1", "--precision", "int3"], "int3"),
+        (["evaluate", "ppo-CartPole-v1", "--episodes", "0"], "at least one episode"),
+        (["evaluate", "nowhere.zip", "--env", "CartPole-v1"], "nowhere.zip"),
+        (["quantize", "ppo-CartPole-v1", "--bits", "40"], "40"),
+        (["quantize", "ppo-CartPole-v1", "--episodes", "1"], "at least 2"),
+        (["train", "ppo-CartPole-v9"], "did you mean 'ppo-CartPole-v1'"),
+        (["train"], "nothing to train"),
+        (["render", "nowhere"], "notebook"),
+    ],
+)
+def test_bad_input_of_the_other_commands(arguments, message, capsys):
+    assert main(arguments) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: ") and message in error
+    assert error.count("\n") == 1
+
+
+def test_quantize_prints_and_writes_the_table(tmp_path, capsys):
+    import pandas as pd
+
+    assert main(["quantize", "ppo-CartPole-v1", "--bits", "4", "8", "--episodes", "2",
+                 "--out", str(tmp_path)]) == 0  # fmt: skip
+    table = pd.read_csv(tmp_path / "quantize.csv")
+    assert list(table["precision"]) == ["fp32", "fp16", "int8", "affine4", "affine8"]
+    rows = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
+    assert rows == ["precision", *table["precision"]]
+    by_precision = table.set_index("precision")["weight_bytes"]
+    assert by_precision["fp32"] == 2 * by_precision["fp16"]
+
+
+def test_train_lists_what_can_be_trained(capsys):
+    assert main(["train", "--list"]) == 0
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["ppo-CartPole-v1", "trained"] in rows
