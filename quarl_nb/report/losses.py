@@ -64,6 +64,7 @@ def percent(fraction: float) -> str:
 def policy_label(policy: str) -> str:
     """`public/a2c-HalfCheetah-v3` as figures write it: A2C HalfCheetah (public)."""
     algo, _, env = policy.removeprefix(PUBLIC).partition("-")
+    env = env.replace("MountainCarContinuous", "MountainCar")  # the paper's own short name
     name = f"{algo.upper()} {re.sub(r'(NoFrameskip)?-v[0-9]+', '', env)}"
     return f"{name} (public)" if policy.startswith(PUBLIC) else name
 

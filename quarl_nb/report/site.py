@@ -10,6 +10,8 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
+from quarl_nb.errors import QuarlError
+from quarl_nb.paths import write_atomically
 from quarl_nb.report import figures, tables
 from quarl_nb.report.claims import family_frame, verdicts
 from quarl_nb.report.losses import paired_losses
@@ -17,6 +19,8 @@ from quarl_nb.report.style import NothingToDrawError, save_figure
 from quarl_nb.report.weights import weight_distributions, weights_frame
 from quarl_nb.store import PROFILES, ResultStore
 
+SCOREBOARD_START = "<!-- scoreboard: written by `quarl-nb reproduce` from the records -->"
+SCOREBOARD_END = "<!-- end of scoreboard -->"
 VERDICTS = ("reproduced", "not reproduced", "inconclusive", "not measured")
 WEIGHTS_AT = "affine4"
 Drawn = tuple[Figure, pd.DataFrame]
@@ -92,6 +96,20 @@ def scoreboard(found: pd.DataFrame) -> str:
                  f"{row['measured']} ({row['profile']})"]
         lines.append("| " + " | ".join(text.replace("|", "\\|") for text in cells) + " |")
     return "\n".join(lines) + "\n"
+
+
+def write_scoreboard(readme: Path, text: str) -> None:
+    """Put the scoreboard between its two marks in the README.
+
+    Raises:
+        QuarlError: the marks are not there.
+    """
+    page = readme.read_text(encoding="utf-8")
+    start, end = page.find(SCOREBOARD_START), page.find(SCOREBOARD_END)
+    if not 0 <= start < end:
+        raise QuarlError(f"'{readme.name}' lacks the marks of the scoreboard")
+    head = page[: start + len(SCOREBOARD_START)]
+    write_atomically(readme, f"{head}\n{text}{page[end:]}".encode())
 
 
 def _ptq_tables(records: pd.DataFrame, folder: Path) -> list[Path]:

@@ -12,7 +12,15 @@ import pandas as pd
 
 from quarl_nb.report.losses import bits_of, ptq_records, returns_of
 from quarl_nb.report.rules import MIN_EPISODES, NOT_MEASURED, Finding, Verdict
-from quarl_nb.report.stats import ALPHA, Floats, Interval, best_of_many, bootstrap_weights, holm
+from quarl_nb.report.stats import (
+    ALPHA,
+    MARGIN,
+    Floats,
+    Interval,
+    best_of_many,
+    bootstrap_weights,
+    holm,
+)
 
 MIN_WIDTHS = 3
 
@@ -65,11 +73,12 @@ def _widths(name: str, policy: str, reference: pd.Series, widths: pd.DataFrame) 
 
 
 def sweet_spot_table(records: pd.DataFrame) -> pd.DataFrame:
-    """Every policy's best width against fp32: policy, bits, episodes, gain, low, high, p_value,
-    p_holm, sweet_spot.
+    """Every policy's best width against fp32: policy, bits, episodes, fp32, gain, low, high,
+    p_value, p_holm, sweet_spot.
 
     `low` and `high` hold for all widths of the policy at once (95 %); `p_holm` is corrected over
-    policies as well. A sweet spot needs low > 0 and p_holm <= 5 %.
+    policies as well. A sweet spot needs low > 0, p_holm <= 5 %, and a gain that is not within
+    the 5 % of |fp32| that count as no difference everywhere else.
     """
     rows = []
     for widths in widths_of(records):
@@ -77,22 +86,23 @@ def sweet_spot_table(records: pd.DataFrame) -> pd.DataFrame:
         at = best.best
         rows.append({
             "policy": widths.policy, "bits": widths.bits[at], "episodes": len(widths.reference),
-            "gain": best.gain[at], "low": best.low[at], "high": best.high[at],
+            "fp32": widths.reference.mean(), "gain": best.gain[at], "low": best.low[at], "high": best.high[at],
             "p_value": best.p_value,
         })
     table = pd.DataFrame(rows)
     if len(table):
         table["p_holm"] = holm(table["p_value"].tolist())
-        table["sweet_spot"] = (
-            (table["low"] > 0) & (table["p_holm"] <= ALPHA) & (table["episodes"] >= MIN_EPISODES)
-        )
+        certain = (table["low"] > 0) & (table["p_holm"] <= ALPHA)
+        large = table["gain"] >= MARGIN * table["fp32"].abs()
+        table["sweet_spot"] = certain & large & (table["episodes"] >= MIN_EPISODES)
     return table
 
 
 def sweet_spot_exists(
     records: pd.DataFrame, algos: Sequence[str] = (), env_ids: Sequence[str] = (),
 ) -> Finding:
-    """Reproduced when a width beats fp32 after correction for widths (max-t) and policies (Holm).
+    """Reproduced when a width beats fp32 by 5 % of |fp32| at least, and certainly: corrected for
+    widths (max-t) and policies (Holm).
 
     Not reproduced when no width of any policy can gain more than 5 % of |fp32| (simultaneous
     upper bounds), else inconclusive.
@@ -129,21 +139,25 @@ def _exists(policies: list[Widths], against_wider: bool) -> Finding:
         best = best_of_many(reference, treatments, widths.weights)
         scale = abs(widths.reference.mean())
         found.append((widths.policy, labels[best.best], scale, best))
-    adjusted = holm([best.p_value for *_, best in found])
-    first = int(np.argmin(adjusted))
+    adjusted = np.array(holm([best.p_value for *_, best in found]))
+    relative = np.array([best.gain[best.best] / s if s else 0.0 for _, _, s, best in found])
+    certain = np.array([best.low[best.best] > 0 for *_, best in found]) & (adjusted <= ALPHA)
+    spots = certain & (relative >= MARGIN)
+    # The most certain one of those that count, else of those that are certain but too small.
+    first = int(np.lexsort((-relative, adjusted, ~certain, ~spots))[0])
     policy, label, scale, best = found[first]
     at = best.best
     fewest = min(len(widths.reference) for widths in policies)
     ceiling = max(float((best.high / s).max()) if s else np.inf for _, _, s, best in found)
     verdict: Verdict = "inconclusive"
-    if fewest >= MIN_EPISODES and adjusted[first] <= ALPHA and best.low[at] > 0:
+    if fewest >= MIN_EPISODES and spots.any():
         verdict = "reproduced"
-    elif fewest >= MIN_EPISODES and ceiling < 0.05:
+    elif fewest >= MIN_EPISODES and ceiling < MARGIN:
         verdict = "not reproduced"
     interval = Interval(float(best.gain[at]), float(best.low[at]), float(best.high[at]))
     text = (
-        f"best of {len(found)} policies: {policy} gains {interval} at {label}, "
-        f"corrected p = {adjusted[first]:.3g}"
+        f"best of {len(found)} policies: {policy} gains {interval} ({relative[first]:.1%}) at "
+        f"{label}, corrected p = {adjusted[first]:.3g}"
     )
     text += f" (only {fewest} episodes)" if fewest < MIN_EPISODES else ""
     return Finding(verdict, text, interval, tuple(key for w in policies for key in w.keys))

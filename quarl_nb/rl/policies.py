@@ -1,4 +1,4 @@
-"""Policies: a plain description, the network it builds, and their safe form on disk."""
+"""Policies: the network of a description, and its safe form on disk."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,104 +17,14 @@ from safetensors.torch import load as load_safetensors
 from safetensors.torch import save as save_safetensors
 from torch import nn
 
-from quarl_nb.errors import QuarlError, check_choice
-from quarl_nb.rl.layers import Layer
+from quarl_nb.errors import QuarlError
+from quarl_nb.rl.spec import Head, PolicySpec
+
+__all__ = ["Head", "PolicyNet", "PolicySpec", "load_policy", "save_policy"]
 
 FORMAT_VERSION = 1
 TENSORS, DESCRIPTION = "policy.safetensors", "policy.json"
-HEADS = ("argmax", "tanh_scale", "clip", "sample")
 _INPUT_LAYERS = ("normalize", "divide")
-
-
-@dataclass(frozen=True)
-class Head:
-    """How outputs become actions.
-
-    `argmax` takes the largest of ``[n, actions]``; `sample` draws from their softmax;
-    `clip` clips a mean ``[n, size]`` to [low, high]; `tanh_scale` squashes it by tanh and
-    scales (-1, 1) to [low, high].
-
-    Attributes:
-        low, high: bounds of a continuous action, flattened; empty for discrete ones.
-        shape: shape of one continuous action.
-    """
-
-    kind: str
-    low: tuple[float, ...] = ()
-    high: tuple[float, ...] = ()
-    shape: tuple[int, ...] = ()
-
-    def __post_init__(self) -> None:
-        check_choice("head", self.kind, HEADS)
-        if self.discrete:
-            return
-        size = int(np.prod(self.shape))
-        if not len(self.low) == len(self.high) == size:
-            raise QuarlError(f"head '{self.kind}' needs {size} bounds low and high")
-        if self.kind == "tanh_scale" and not np.isfinite([*self.low, *self.high]).all():
-            raise QuarlError("head 'tanh_scale' needs finite bounds")
-
-    @property
-    def discrete(self) -> bool:
-        return self.kind in ("argmax", "sample")
-
-    def actions(self, outputs: torch.Tensor, generator: torch.Generator | None) -> np.ndarray:
-        """Actions of outputs ``[n, size]``: int64 ``[n]`` or float32 ``[n, *shape]``."""
-        if self.kind == "sample":
-            if generator is None:
-                raise QuarlError("head 'sample' needs a generator")
-            probabilities = torch.softmax(outputs.float().cpu(), dim=1)
-            return torch.multinomial(probabilities, 1, generator=generator)[:, 0].numpy()
-        if self.kind == "argmax":
-            return outputs.argmax(dim=1).cpu().numpy()
-        low, high = (np.array(bound, np.float32) for bound in (self.low, self.high))
-        if self.kind == "clip":
-            actions = np.clip(outputs.float().cpu().numpy(), low, high)
-        else:
-            # The order of operations is SB3's `unscale_action`, so that results are the same bits.
-            squashed = torch.tanh(outputs.float()).cpu().numpy()
-            actions = low + 0.5 * (squashed + np.float32(1.0)) * (high - low)
-        return actions.reshape(-1, *self.shape)
-
-
-@dataclass(frozen=True)
-class PolicySpec:
-    """What a policy is, apart from its weights; equal to its JSON.
-
-    Attributes:
-        algo: what trained it (`ppo`, `dqn`, ...).
-        env_id: where it acts, None if unknown.
-        obs_shape: of one raw observation.
-        layers: from raw observation to outputs; at most one is recurrent.
-        provenance: where it came from, free-form JSON.
-    """
-
-    algo: str
-    env_id: str | None
-    obs_shape: tuple[int, ...]
-    layers: tuple[Layer, ...]
-    head: Head
-    provenance: Mapping[str, Any] = field(default_factory=dict)
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> PolicySpec:
-        """The reverse of `to_json`; QuarlError when a field is missing or wrong."""
-        try:
-            head = value["head"]
-            bounds = {key: tuple(float(x) for x in head[key]) for key in ("low", "high")}
-            return cls(
-                algo=str(value["algo"]),
-                env_id=value["env_id"],
-                obs_shape=tuple(int(size) for size in value["obs_shape"]),
-                layers=tuple(Layer(**layer) for layer in value["layers"]),
-                head=Head(head["kind"], **bounds, shape=tuple(int(n) for n in head["shape"])),
-                provenance=dict(value["provenance"]),
-            )
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise QuarlError(f"bad policy description: {error!r}") from error
 
 
 class PolicyNet(nn.Module):

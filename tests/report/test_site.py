@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from quarl_nb.errors import QuarlError
 from quarl_nb.report import figures, site, summary, tables, weights
 from quarl_nb.report.style import NothingToDrawError
 from quarl_nb.store import ResultStore
@@ -162,6 +163,17 @@ def test_scoreboard_counts_and_escapes() -> None:
     text = site.scoreboard(found)
     assert "| reproduced | 1 |" in text and "| not measured | 1 |" in text
     assert r"a\|b" in text and "“c”" not in text
+
+
+def test_the_scoreboard_goes_between_its_marks_in_the_readme(tmp_path: Path) -> None:
+    readme = tmp_path / "README.md"
+    readme.write_text(f"# top\n{site.SCOREBOARD_START}\nold\n{site.SCOREBOARD_END}\nrest\n")
+    site.write_scoreboard(readme, "new\n")
+    expected = f"# top\n{site.SCOREBOARD_START}\nnew\n{site.SCOREBOARD_END}\nrest\n"
+    assert readme.read_text() == expected
+    readme.write_text("# no marks\n")
+    with pytest.raises(QuarlError, match="lacks the marks"):
+        site.write_scoreboard(readme, "new\n")
 
 
 def test_the_report_never_loads_torch() -> None:
