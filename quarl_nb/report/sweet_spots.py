@@ -86,8 +86,8 @@ def sweet_spot_table(records: pd.DataFrame) -> pd.DataFrame:
         at = best.best
         rows.append({
             "policy": widths.policy, "bits": widths.bits[at], "episodes": len(widths.reference),
-            "fp32": widths.reference.mean(), "gain": best.gain[at], "low": best.low[at], "high": best.high[at],
-            "p_value": best.p_value,
+            "fp32": widths.reference.mean(), "gain": best.gain[at],
+            "low": best.low[at], "high": best.high[at], "p_value": best.p_value,
         })
     table = pd.DataFrame(rows)
     if len(table):

@@ -8,7 +8,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from quarl_nb.rl.envs import ATARI_NOOP_MAX, make_env
+from quarl_nb.rl.envs import make_env
 
 
 class TimeFeature(gym.ObservationWrapper):
@@ -86,6 +86,24 @@ class NewestFirst(gym.ObservationWrapper):
         return np.ascontiguousarray(observation[::-1])
 
 
+class RandomActions(gym.ActionWrapper):
+    """Replaces an action by a uniformly random one with some probability (epsilon-greedy).
+
+    Draws from the environment's own generator, so that `reset(seed=...)` repeats an episode.
+    """
+
+    def __init__(self, env: gym.Env, probability: float) -> None:
+        super().__init__(env)
+        self.probability = probability
+
+    def action(self, action: Any) -> Any:
+        assert isinstance(self.action_space, gym.spaces.Discrete)
+        random = self.unwrapped.np_random
+        if random.random() < self.probability:
+            return int(random.integers(self.action_space.n))
+        return action
+
+
 def make_time_feature(env_id: str) -> gym.Env:
     """An environment with `TimeFeature`."""
     return TimeFeature(make_env(env_id))
@@ -100,13 +118,10 @@ def make_baby_a3c(env_id: str) -> gym.Env:
 def make_openai_pong(env_id: str) -> gym.Env:
     """OpenAIPong-DQN's environment: old Gym's ``PongDeterministic-v4``, four frames stacked.
 
-    Up to 30 no-ops at reset are added: nothing else in it is random, and a greedy policy would
-    play one and the same episode for every seed.
+    Its author's agent takes a random action in 20; without it every game would be the same.
     """
-    from stable_baselines3.common.atari_wrappers import NoopResetEnv
-
-    game = NoopResetEnv(_make_old_atari(env_id, frameskip=4), noop_max=ATARI_NOOP_MAX)
-    frames = OpenAIPongFrame(game)
+    game = _make_old_atari(env_id, frameskip=4)
+    frames = OpenAIPongFrame(RandomActions(game, probability=0.05))
     return NewestFirst(gym.wrappers.FrameStackObservation(frames, 4, padding_type="reset"))
 
 
