@@ -164,7 +164,7 @@ def _make_dm_control(env_id: str) -> gym.Env:
         from dm_control import suite
         from shimmy.dm_control_compatibility import DmControlCompatibilityV0
     except ImportError as error:
-        raise QuarlError(f"'{env_id}' needs dm_control: pip install 'quarl_nb[dm]'") from error
+        raise QuarlError(f"'{env_id}' needs pip install 'quarl_nb[dm]' ({error})") from error
     domain, _, task = env_id.removeprefix("dm:").partition("-")
     names = [f"dm:{d}-{t}" for d, t in suite.ALL_TASKS]
     if env_id not in names:

@@ -1,0 +1,190 @@
+"""What the notebooks share: records that are there or get measured, and how results are shown."""
+
+from __future__ import annotations
+
+import io
+import zlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import matplotlib as mpl
+import pandas as pd
+from IPython.display import HTML, Image, Markdown, display
+from matplotlib.figure import Figure
+
+from quarl_nb.errors import UnavailableError, check_choice
+from quarl_nb.report.claims import FAMILIES, Claim
+from quarl_nb.report.losses import PUBLIC
+from quarl_nb.report.style import STYLE, NothingToDrawError
+from quarl_nb.store import ResultStore
+
+FIRST_PROFILE = "quick"  # what a notebook measures where nothing is recorded and none is chosen
+PIXELS_PER_IN = 125  # of a figure on the page; the picture itself has STYLE's savefig.dpi
+LONG_TEXT = 40  # characters of a table cell that may be broken into lines
+SHOWN_PACKAGES = ("torch", "numpy", "stable-baselines3", "gymnasium", "ale-py", "mujoco")
+
+
+def load_records(
+    store: ResultStore,
+    studies: Sequence[str],
+    profile: str | None = None,
+    policies: Sequence[str] | None = None,
+    recompute: bool = False,
+    workers: int = 2,
+) -> dict[str, pd.DataFrame]:
+    """The records of `studies` and of those that claims read with them, a frame a study.
+
+    Args:
+        studies: run, if `recompute` or if they have no records; the others are only read.
+        profile: None means the best profile with records, else `FIRST_PROFILE`.
+        policies: names; None means all that have records (or that the profile names).
+
+    Raises:
+        QuarlError: a policy has no records and was not measured now.
+    """
+    frames = {}
+    for study in dict.fromkeys([*studies, *(n for s in studies for n in FAMILIES.get(s, ()))]):
+        frames[study] = _chosen(store.frame(study, profile), policies)
+        wanted = None if policies is None else _names_in(study, policies)
+        if study in studies and wanted != [] and (recompute or frames[study].empty):
+            at = profile or store.best_profile(study) or FIRST_PROFILE
+            _measure(store, study, at, wanted, recompute, workers)
+            frames[study] = _chosen(store.frame(study, at), policies)
+    known = {name for frame in frames.values() if len(frame) for name in frame["policy"]}
+    for name in policies or ():
+        check_choice("policy with records", name, sorted(known))
+    return frames
+
+
+def quote_claims(claims: Iterable[Claim]) -> Markdown:
+    """What was published, word for word, and where; a sentence that several claims quote once."""
+    places: dict[str, list[str]] = {}
+    for claim in claims:
+        places.setdefault(claim.sentence, []).extend([claim.source, *claim.also])
+    return Markdown("\n\n".join(
+        f"> “{sentence}”\n>\n> — {'; '.join(dict.fromkeys(where))}"
+        for sentence, where in places.items()
+    ))
+
+
+def tell_verdicts(found: pd.DataFrame) -> Markdown:
+    """Each claim with its verdict, what was measured and what decided it.
+
+    Args:
+        found: `report.claims.verdicts`.
+    """
+    lines = []
+    for _, row in found.iterrows():
+        measured = f" {row['measured']} ({row['profile']} profile)." if row["measured"] else ""
+        lines.append(f"- **{row['verdict']}**: “{row['sentence']}” ({row['source']}).{measured} "
+                     f"*Holds if:* {row['decision']}.")
+    return Markdown("\n".join(lines))
+
+
+def show_figure(
+    draw: Callable[..., tuple[Figure, pd.DataFrame]], *args: Any, caption: str = ""
+) -> pd.DataFrame:
+    """Draw, display with its caption, and return the plotted points (none: it says why)."""
+    try:
+        figure, points = draw(*args)
+    except NothingToDrawError as reason:
+        display(Markdown(f"*Nothing to draw: {reason}.*"))
+        return pd.DataFrame()
+    show_picture(figure, caption)
+    return points
+
+
+def show_picture(figure: Figure, caption: str = "") -> None:
+    """Display a figure as it would be printed, sharp on any screen, and its caption."""
+    picture = io.BytesIO()
+    with mpl.rc_context(STYLE):
+        figure.savefig(picture, format="png", metadata={"Software": None})
+    width = round(figure.get_figwidth() * PIXELS_PER_IN)
+    display(Image(picture.getvalue(), width=width, alt=caption))
+    if caption:
+        display(Markdown(f"*{caption}*"))
+
+
+def show_table(table: pd.DataFrame, index: bool = True, empty: str = "not measured") -> HTML:
+    """A table with nothing cut off; only long texts may wrap, and stand on the left.
+
+    Args:
+        index: show the row labels.
+        empty: what stands in place of a table without rows.
+    """
+    if table.empty:
+        return HTML(f"<p><em>{empty}</em></p>")
+    styler = table.map(_unbroken).style.format(escape="html", precision=3)
+    styler.set_uuid(f"{zlib.crc32(table.to_csv().encode()):08x}")  # the same table, the same bytes
+    texts = {"text-align": "left", "min-width": "16em"}
+    long = [name for name in table.columns if table[name].map(str).str.len().max() > LONG_TEXT]
+    styler.set_properties(**texts, subset=long)
+    return HTML((styler if index else styler.hide()).to_html())
+
+
+def provenance_table(frames: Mapping[str, pd.DataFrame]) -> HTML:
+    """A column a study: how many records, of which code, versions, machines and dates."""
+    columns = {name: _provenance(frame) for name, frame in frames.items() if len(frame)}
+    return show_table(pd.DataFrame(columns).rename_axis("recorded"), empty="nothing is recorded")
+
+
+def _unbroken(cell: Any) -> Any:
+    """Short texts keep to one line by no-break spaces, which every viewer honours."""
+    short = isinstance(cell, str) and len(cell) <= LONG_TEXT
+    return cell.replace(" ", "\u00a0") if short else cell
+
+
+def _provenance(rows: pd.DataFrame) -> dict[str, str]:
+    def distinct(name: str) -> str:
+        values = rows[name].dropna() if name in rows else pd.Series(dtype=object)
+        return ", ".join(sorted({str(value) for value in values})) or "not recorded"
+
+    packages = rows.get("provenance.packages", pd.Series(dtype=object)).dropna()
+    used = {f"{name} {p[name]}" for p in packages for name in SHOWN_PACKAGES if name in p}
+    times = rows.get("provenance.start_time", pd.Series(dtype=object)).dropna()
+    started = sorted(time[:16].replace("T", " ") for time in times)
+    commits = rows.get("provenance.git_commit", pd.Series(dtype=object)).dropna()
+    changed = rows.get("provenance.dirty", pd.Series(dtype=object)).eq(True).sum()
+    return {
+        "records": f"{len(rows)}",
+        "profile": distinct("profile"),
+        "policies": f"{rows['policy'].nunique()}",
+        "backend, source": f"{distinct('backend')}, {distinct('source')}",
+        "measured (UTC)": f"{started[0]} to {started[-1]}" if started else "not recorded",
+        "time of all cells": f"{rows['wall_s'].sum() / 60:.1f} min",
+        "code": ", ".join(sorted({commit[:12] for commit in commits})) or "not recorded",
+        "of uncommitted code": f"{changed}",
+        "packages": ", ".join(sorted(used)) or "not recorded",
+        "Python": distinct("provenance.python"),
+        "processor": distinct("provenance.cpu"),
+        "cores": distinct("provenance.cores"),
+        "system": distinct("provenance.os"),
+    }
+
+
+def _names_in(study: str, policies: Sequence[str]) -> list[str]:
+    """Those of `policies` that the study can measure: public agents, or our own."""
+    return [name for name in policies if name.startswith(PUBLIC) == study.endswith("_public")]
+
+
+def _chosen(frame: pd.DataFrame, policies: Sequence[str] | None) -> pd.DataFrame:
+    if policies is None or frame.empty:
+        return frame
+    return frame[frame["policy"].isin([*policies])].reset_index(drop=True)
+
+
+def _measure(
+    store: ResultStore, study: str, profile: str, policies: Sequence[str] | None,
+    recompute: bool, workers: int,
+) -> None:
+    from quarl_nb.runner import run_study
+    from quarl_nb.studies import get_study
+
+    parameters = None if policies is None else {"policies": [*policies]}
+    try:
+        done = run_study(get_study(study), profile, store, workers, recompute=recompute,
+                         parameters=parameters, progress=False)
+    except UnavailableError as reason:
+        print(f"{study} {profile}: left out, {reason}")
+        return
+    print(f"{study} {profile}: measured {done.done} of {done.total} cells, {done.failed} failed")
