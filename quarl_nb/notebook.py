@@ -44,16 +44,17 @@ def load_records(
     """
     frames = {}
     for study in dict.fromkeys([*studies, *(n for s in studies for n in FAMILIES.get(s, ()))]):
-        frames[study] = _chosen(store.frame(study, profile), policies)
+        frames[study] = store.frame(study, profile)
         wanted = None if policies is None else _names_in(study, policies)
-        if study in studies and wanted != [] and (recompute or frames[study].empty):
+        missing = _chosen(frames[study], policies).empty
+        if study in studies and wanted != [] and (recompute or missing):
             at = profile or store.best_profile(study) or FIRST_PROFILE
             _measure(store, study, at, wanted, recompute, workers)
-            frames[study] = _chosen(store.frame(study, at), policies)
-    known = {name for frame in frames.values() if len(frame) for name in frame["policy"]}
+            frames[study] = store.frame(study, at)
+    recorded = {name for frame in frames.values() if len(frame) for name in frame["policy"]}
     for name in policies or ():
-        check_choice("policy with records", name, sorted(known))
-    return frames
+        check_choice("policy with records", name, sorted(recorded))
+    return {study: _chosen(frame, policies) for study, frame in frames.items()}
 
 
 def quote_claims(claims: Iterable[Claim]) -> Markdown:
@@ -114,7 +115,7 @@ def show_table(table: pd.DataFrame, index: bool = True, empty: str = "not measur
     """
     if table.empty:
         return HTML(f"<p><em>{empty}</em></p>")
-    styler = table.map(_unbroken).style.format(escape="html", precision=3)
+    styler = table.map(_unbroken).rename(index=_unbroken).style.format(escape="html", precision=3)
     styler.set_uuid(f"{zlib.crc32(table.to_csv().encode()):08x}")  # the same table, the same bytes
     texts = {"text-align": "left", "min-width": "16em"}
     long = [name for name in table.columns if table[name].map(str).str.len().max() > LONG_TEXT]
