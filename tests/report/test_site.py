@@ -145,6 +145,12 @@ def test_summary_of_equal_policies_is_even(records) -> None:
     assert rows["improvement"].tolist() == [0.5] * len(rows)
 
 
+def test_the_interval_of_improvement_holds_its_estimate(records) -> None:
+    frame = records(lambda *_: 0.03, ("affine8",), noise=0.05)
+    for row in summary.ptq_summary(frame, np.random.default_rng(0)).itertuples():
+        assert row.improvement_low < row.improvement < row.improvement_high
+
+
 def test_latex_survives_a_percent_sign(tmp_path: Path) -> None:
     table = pd.DataFrame({"a_b": ["5 %"]})
     tables.save_table(table, table, "t", tmp_path, {}, "95 % interval")
