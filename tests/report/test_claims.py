@@ -150,6 +150,12 @@ def test_a_certain_but_tiny_gain_is_no_sweet_spot(records) -> None:
     assert found.verdict == "not reproduced" and "(0.2%) at 5 bits" in found.measured
 
 
+def test_the_better_of_two_broken_policies_is_no_sweet_spot(records) -> None:
+    losses = {"affine2": 0.6, "affine3": 0.9}
+    frame = records(lambda _, precision, __: losses.get(precision, 0.0), WIDTHS)
+    assert sweet_spots.fewer_bits_beat_more(frame).verdict == "not reproduced"
+
+
 def test_noise_seldom_passes_for_a_sweet_spot(records) -> None:
     policies = {"ppo-X-v0": ("ppo", "X-v0", 100.0), "a2c-X-v0": ("a2c", "X-v0", 100.0)}
     hits = sum(
