@@ -108,7 +108,8 @@ def claims_command(options: argparse.Namespace) -> int:
 def reproduce_command(options: argparse.Namespace) -> int:
     """Run a profile of every study, then draw every figure and table, then every notebook."""
     from quarl_nb.render import find_notebooks, render_all
-    from quarl_nb.report.site import build, write_scoreboard
+    from quarl_nb.report.readme import write_results
+    from quarl_nb.report.site import RESULTS, build
     from quarl_nb.store import ResultStore
     from quarl_nb.studies import STUDIES, get_study
 
@@ -122,9 +123,9 @@ def reproduce_command(options: argparse.Namespace) -> int:
             logger.info("%s %s: left out, %s", name, options.profile, error)
     # What was just measured, and what the repository shows: the best profile there is.
     written = {*build(store, root / "figures", options.profile), *build(store, root / "figures")}
-    scores = root / "figures" / "full" / "claims.md"
-    if scores in written:
-        write_scoreboard(root / "README.md", scores.read_text(encoding="utf-8"))
+    results = root / "figures" / "full" / RESULTS
+    if results in written:
+        write_results(root / "README.md", results.read_text(encoding="utf-8"))
     logger.info("figures and tables: %d files in figures/", len(written))
     failures = render_all(notebooks, root / "notebooks" / "rendered")
     return 1 if failures or any(statuses) else 0

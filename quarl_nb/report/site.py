@@ -1,4 +1,4 @@
-"""Redraw every table and figure of the records, and the scoreboard of the claims."""
+"""Redraw every table and figure of the records, and what the README shows of them."""
 
 from __future__ import annotations
 
@@ -10,24 +10,21 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from quarl_nb.errors import QuarlError
-from quarl_nb.paths import write_atomically
 from quarl_nb.report import figures, tables
 from quarl_nb.report.claims import family_frame, verdicts
 from quarl_nb.report.losses import paired_losses
+from quarl_nb.report.readme import results_markdown
 from quarl_nb.report.style import NothingToDrawError, save_figure
 from quarl_nb.report.weights import weight_distributions, weights_frame
 from quarl_nb.store import PROFILES, ResultStore
 
-SCOREBOARD_START = "<!-- scoreboard: written by `quarl-nb reproduce` from the records -->"
-SCOREBOARD_END = "<!-- end of scoreboard -->"
-VERDICTS = ("reproduced", "not reproduced", "inconclusive", "not measured")
+RESULTS = "results.md"  # what goes into the README
 WEIGHTS_AT = "affine4"
 Drawn = tuple[Figure, pd.DataFrame]
 
 
 def build(store: ResultStore, out: Path, profile: str | None = None) -> list[Path]:
-    """Write `out`/<profile>/ with every table, figure and claims.md that the records allow.
+    """Write `out`/<profile>/ with every table, figure and results.md that the records allow.
 
     Args:
         store: where the records are.
@@ -76,40 +73,6 @@ def provenance(records: pd.DataFrame, made_by: str) -> dict[str, Any]:
         "python": distinct("provenance.python"),
         "records": sorted(records["key"]),
     }
-
-
-def scoreboard(found: pd.DataFrame) -> str:
-    """Markdown for the README: how many claims hold, and the ones that were measured.
-
-    Args:
-        found: `claims.verdicts`.
-    """
-    counts = found["verdict"].value_counts()
-    lines = ["| verdict | claims |", "|---|---:|"]
-    lines += [f"| {verdict} | {counts.get(verdict, 0)} |" for verdict in VERDICTS]
-    lines += ["", "| claim | source | verdict | measured |", "|---|---|---|---|"]
-    order = found.assign(rank=found["verdict"].map(VERDICTS.index))
-    for _, row in order[order["verdict"] != "not measured"].sort_values(
-        "rank", kind="stable"
-    ).iterrows():
-        cells = [f"“{row['sentence']}”", row["source"], f"**{row['verdict']}**",
-                 f"{row['measured']} ({row['profile']})"]
-        lines.append("| " + " | ".join(text.replace("|", "\\|") for text in cells) + " |")
-    return "\n".join(lines) + "\n"
-
-
-def write_scoreboard(readme: Path, text: str) -> None:
-    """Put the scoreboard between its two marks in the README.
-
-    Raises:
-        QuarlError: the marks are not there.
-    """
-    page = readme.read_text(encoding="utf-8")
-    start, end = page.find(SCOREBOARD_START), page.find(SCOREBOARD_END)
-    if not 0 <= start < end:
-        raise QuarlError(f"'{readme.name}' lacks the marks of the scoreboard")
-    head = page[: start + len(SCOREBOARD_START)]
-    write_atomically(readme, f"{head}\n{text}{page[end:]}".encode())
 
 
 def _ptq_tables(records: pd.DataFrame, folder: Path) -> list[Path]:
@@ -164,6 +127,6 @@ def _claims(found: pd.DataFrame, records: pd.DataFrame, folder: Path) -> list[Pa
     columns = ["id", "verdict", "measured", "sentence", "source", "decision", "study"]
     kept = found.assign(records=[" ".join(keys) for keys in found["keys"]])
     paths = tables.save_table(kept, found[columns], "claims", folder, source)
-    scores = folder / "claims.md"
-    scores.write_text(scoreboard(found), encoding="utf-8")
-    return [*paths, scores]
+    results = folder / RESULTS
+    results.write_text(results_markdown(found, tables.ptq_rows(records)), encoding="utf-8")
+    return [*paths, results]

@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 from quarl_nb.errors import QuarlError
-from quarl_nb.report import figures, site, summary, tables, weights
+from quarl_nb.report import figures, readme, site, summary, tables, weights
 from quarl_nb.report.style import NothingToDrawError
 from quarl_nb.store import ResultStore
 from quarl_nb.study import Cell
@@ -166,20 +166,26 @@ def test_scoreboard_counts_and_escapes() -> None:
         {"verdict": "not measured", "sentence": "c", "source": "s", "measured": "",
          "profile": ""},
     ])
-    text = site.scoreboard(found)
+    text = readme.scoreboard(found)
     assert "| reproduced | 1 |" in text and "| not measured | 1 |" in text
     assert r"a\|b" in text and "“c”" not in text
 
 
-def test_the_scoreboard_goes_between_its_marks_in_the_readme(tmp_path: Path) -> None:
-    readme = tmp_path / "README.md"
-    readme.write_text(f"# top\n{site.SCOREBOARD_START}\nold\n{site.SCOREBOARD_END}\nrest\n")
-    site.write_scoreboard(readme, "new\n")
-    expected = f"# top\n{site.SCOREBOARD_START}\nnew\n{site.SCOREBOARD_END}\nrest\n"
-    assert readme.read_text() == expected
-    readme.write_text("# no marks\n")
+def test_the_results_go_between_their_marks_in_the_readme(tmp_path: Path) -> None:
+    page = tmp_path / "README.md"
+    page.write_text(f"# top\n{readme.START}\nold\n{readme.END}\nrest\n")
+    readme.write_results(page, "new\n")
+    assert page.read_text() == f"# top\n{readme.START}\nnew\n{readme.END}\nrest\n"
+    page.write_text("# no marks\n")
     with pytest.raises(QuarlError, match="lacks the marks"):
-        site.write_scoreboard(readme, "new\n")
+        readme.write_results(page, "new\n")
+
+
+def test_the_readmes_table_has_published_beside_measured(records) -> None:
+    frame = records(lambda *_: 0.0, ("fp16", "affine8"), noise=0.0)
+    lines = readme.table4(tables.ptq_rows(frame)).splitlines()
+    (pong,) = [line for line in lines if line.startswith("| DQN Pong")]
+    assert "| 21 |" in pong and "| 0.0% | 0.0% [0.0%, 0.0%] | reproduced |" in pong
 
 
 def test_the_report_never_loads_torch() -> None:

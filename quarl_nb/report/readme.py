@@ -1,0 +1,86 @@
+"""The README's part that is written from the records: verdicts, the first table, the gallery."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+
+from quarl_nb.errors import QuarlError
+from quarl_nb.paths import write_atomically
+from quarl_nb.report.losses import percent
+
+START = "<!-- results: written by `quarl-nb reproduce` from the full records -->"
+END = "<!-- end of results -->"
+VERDICTS = ("reproduced", "not reproduced", "inconclusive", "not measured")
+
+
+def results_markdown(found: pd.DataFrame, rows: pd.DataFrame) -> str:
+    """Scoreboard and Table 4 as Markdown.
+
+    Args:
+        found: `claims.verdicts`.
+        rows: `tables.ptq_rows`.
+    """
+    return f"{scoreboard(found)}\n{table4(rows)}"
+
+
+def scoreboard(found: pd.DataFrame) -> str:
+    """Markdown for the README: how many claims hold, and the ones that were measured.
+
+    Args:
+        found: `claims.verdicts`.
+    """
+    counts = found["verdict"].value_counts()
+    lines = ["| verdict | claims |", "|---|---:|"]
+    lines += [f"| {verdict} | {counts.get(verdict, 0)} |" for verdict in VERDICTS]
+    lines += ["", "| claim | source | verdict | measured |", "|---|---|---|---|"]
+    order = found.assign(rank=found["verdict"].map(VERDICTS.index))
+    for _, row in order[order["verdict"] != "not measured"].sort_values(
+        "rank", kind="stable"
+    ).iterrows():
+        cells = [f"“{row['sentence']}”", row["source"], f"**{row['verdict']}**",
+                 f"{row['measured']} ({row['profile']})"]
+        lines.append("| " + " | ".join(text.replace("|", "\\|") for text in cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def table4(rows: pd.DataFrame) -> str:
+    """Table 4, the measured part: published fp32 and int8 beside 8-bit affine weights here.
+
+    Args:
+        rows: `tables.ptq_rows`.
+    """
+    lines = ["| Table 4 | fp32 published | measured [95 %] | int8 published "
+             "| 8-bit measured [95 %] | loss published | loss measured [95 %] | verdict |",
+             "|---|---:|---:|---:|---:|---:|---:|---|"]  # fmt: skip
+    measured = rows[rows["episodes"].notna()]
+    for (environment, algo), group in measured.groupby(["environment", "algo"], sort=False):
+        at = group.set_index("precision")
+        if not {"fp32", "int8"} <= set(at.index):
+            continue
+        full, eight = at.loc["fp32"], at.loc["int8"]
+        loss = f"{percent(eight['loss'])} [{percent(eight['loss_low'])}, " \
+               f"{percent(eight['loss_high'])}]"
+        cells = [f"{str(algo).upper()} {environment}", f"{full['published']:g}", _mean(full),
+                 f"{eight['published']:g}", _mean(eight), percent(eight["published_loss"]), loss,
+                 str(eight["verdict"])]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def write_results(readme: Path, text: str) -> None:
+    """Put the results between their two marks in the README.
+
+    Raises:
+        QuarlError: the marks are not there.
+    """
+    page = readme.read_text(encoding="utf-8")
+    start, end = page.find(START), page.find(END)
+    if not 0 <= start < end:
+        raise QuarlError(f"'{readme.name}' lacks the marks of the results")
+    write_atomically(readme, f"{page[: start + len(START)]}\n{text}{page[end:]}".encode())
+
+
+def _mean(row: pd.Series) -> str:
+    return f"{row['mean']:.1f} [{row['mean_low']:.1f}, {row['mean_high']:.1f}]"
