@@ -186,7 +186,11 @@ def _execute(
         done = papermill.execute_notebook(
             notebook, None, parameters, kernel_name="python3", language="python",
             cwd=path.resolve().parent, progress_bar=False, record_timing=False,
-            coalesce_streams=True, config=Config(KernelManager={"transport_encryption": "auto"}),
+            coalesce_streams=True, config=Config(
+                KernelManager={"transport_encryption": "auto"},
+                # Its shutdown is logged as an error by the kernel.
+                NotebookClient={"extra_arguments": ["--IPKernelApp.log_level=50"]},
+            ),
         )  # fmt: skip
     except papermill.PapermillExecutionError as error:
         line = f"{error.ename}: {error.evalue}".partition("\n")[0]
