@@ -11,7 +11,7 @@ from matplotlib.ticker import MaxNLocator
 
 from quarl_nb.report.losses import paired_losses, policy_label
 from quarl_nb.report.rules import losses_at
-from quarl_nb.report.stats import MARGIN, paired_difference, percentile_interval
+from quarl_nb.report.stats import ALPHA, MARGIN, paired_difference, percentile_interval
 from quarl_nb.report.style import (
     BLUE,
     CYCLE,
@@ -137,19 +137,19 @@ def ptq_loss(
 def ranges_rescue(
     records: pd.DataFrame, ranges: tuple[str, ...] = RANGES
 ) -> tuple[Figure, pd.DataFrame]:
-    """What other ranges mend: loss against bits, a panel a policy that min-max ranges cost 5 %.
+    """What other ranges mend: loss against bits, a panel a policy that min-max ranges harm.
 
-    Shows policies measured with two kinds of ranges at least; affine weights only.
+    Shows policies that lose more than 5 % (one-sided, each on its own) with min-max ranges at a
+    width where other ranges were measured too; affine weights only.
     """
     losses = paired_losses(records)
     if losses.empty:
         raise NothingToDrawError("no PTQ record: run the study first")
     losses = losses[losses["bits"].notna() & losses["precision"].str.startswith("affine")
                     & losses["ranges"].isin(ranges)]
-    compared = losses.groupby("policy")["ranges"].transform("nunique") > 1
-    losses = losses[compared]
-    worst = losses[losses["ranges"] == "minmax"].groupby("policy")["loss"].max()
-    policies = list(worst[worst > MARGIN].index)
+    compared = losses.groupby(["policy", "bits"])["ranges"].transform("nunique") > 1
+    harmed = compared & (losses["ranges"] == "minmax") & (losses["p_loss"] <= ALPHA)
+    policies = sorted(set(losses.loc[harmed, "policy"]))
     if not policies:
         raise NothingToDrawError("no policy with other ranges loses 5 % with min-max ones")
     losses = losses[losses["policy"].isin(policies)].sort_values(["policy", "ranges", "bits"])
@@ -164,6 +164,7 @@ def ranges_rescue(
             ax.set_title(policy_label(policy))
             loss_axis(ax, "y")
             ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+            ax.set_xlim(1.5, max(8, losses.loc[losses["policy"] == policy, "bits"].max()) + 0.5)
         fig.supxlabel("bits of the weights (uniform affine)", fontsize=7)
         fig.supylabel("relative loss of mean return", fontsize=7)
         fig.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center",

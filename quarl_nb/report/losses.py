@@ -20,6 +20,9 @@ from quarl_nb.report.stats import (
 
 REFERENCE = "fp32"
 PUBLIC = "public/"
+_POLICY = re.compile(
+    r"(?P<algo>[a-z0-9]+(-(gru|ddqn))?)-(?P<env>.+?)((NoFrameskip|Deterministic)?-v[0-9.]+)?$"
+)
 _WIDTH = re.compile(r"(?:affine|legacy)(\d+)$")
 
 
@@ -63,9 +66,12 @@ def percent(fraction: float) -> str:
 
 def policy_label(policy: str) -> str:
     """`public/a2c-HalfCheetah-v3` as figures write it: A2C HalfCheetah (public)."""
-    algo, _, env = policy.removeprefix(PUBLIC).partition("-")
+    found = _POLICY.match(policy.removeprefix(PUBLIC))
+    if found is None:
+        return policy
+    algo, env = found["algo"].upper(), found["env"]
     env = env.replace("MountainCarContinuous", "MountainCar")  # the paper's own short name
-    name = f"{algo.upper()} {re.sub(r'(NoFrameskip)?-v[0-9]+', '', env)}"
+    name = f"{algo} {env[:1].upper()}{env[1:]}"
     return f"{name} (public)" if policy.startswith(PUBLIC) else name
 
 

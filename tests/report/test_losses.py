@@ -85,3 +85,19 @@ def test_labels() -> None:
     assert policy_label("dqn-PongNoFrameskip-v4") == "DQN Pong"
     assert policy_label("public/sac-HalfCheetah-v3") == "SAC HalfCheetah (public)"
     assert [percent(x) for x in (0.1234, -0.0001)] == ["12.3%", "0.0%"]
+
+
+@pytest.mark.parametrize(
+    ("policy", "label"),
+    [
+        ("ppo-CartPole-v1", "PPO CartPole"),
+        ("a2c-MountainCarContinuous-v0", "A2C MountainCar"),
+        ("dqn-PongNoFrameskip-v4", "DQN Pong"),
+        ("public/a2c-HalfCheetah-v3", "A2C HalfCheetah (public)"),
+        ("public/a3c-gru-breakout-v4.80", "A3C-GRU Breakout (public)"),
+        ("public/dueling-ddqn-PongDeterministic-v4", "DUELING-DDQN Pong (public)"),
+        ("my_model", "my_model"),
+    ],
+)
+def test_policies_have_short_labels(policy: str, label: str) -> None:
+    assert policy_label(policy) == label
