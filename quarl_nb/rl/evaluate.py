@@ -68,13 +68,14 @@ def evaluate(
     (common random numbers).
 
     Args:
-        n_envs: episodes at once (default: 16 for Atari, 10 else); the batch of the policy.
+        n_envs: episodes at once (default: 5 for Atari, 10 else); the batch of the policy.
         make: factory of one environment, in place of the one that `env_id` names.
         on_episode: called with each return as its episode ends.
     """
     if not len(seeds):
         raise QuarlError("evaluation needs at least one episode")
-    n_envs = min(n_envs or (16 if is_atari(env_id) else 10), len(seeds))
+    # Few for Atari: a frame stack and a slot that idles at the end are dear there.
+    n_envs = min(n_envs or (5 if is_atari(env_id) else 10), len(seeds))
     started = time.perf_counter()
     env = make_vec(env_id, n_envs, make=make, n_threads=n_threads)
     try:

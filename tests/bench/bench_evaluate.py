@@ -1,61 +1,80 @@
 """Atari evaluation against SB3's `evaluate_policy` as its documentation shows it.
 
-Both run the same trained policy on the same two cores. SB3 steps one environment behind its
-wrappers; ours steps ale-py's C++ environments in a batch. What is compared is emulator frames
-per second over whole episodes (SB3's `Monitor` counts frames, ours counts agent steps of four).
+Both run the same network on the same two cores. SB3 steps one environment behind its wrappers,
+torch on both cores; ours is two processes of one thread, as `quarl-nb run ptq --workers 2` works,
+each stepping ale-py's C++ environments in a batch. What is compared is emulator frames per second
+over whole episodes (SB3's `Monitor` counts frames, ours counts agent steps of four).
 """
 
 from __future__ import annotations
 
 import time
+from multiprocessing import get_context
 
 import torch
+from stable_baselines3 import PPO
 from stable_baselines3.common.env_util import make_atari_env
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.vec_env import VecFrameStack
 
 from quarl_nb.rl.envs import ATARI_FRAME_SKIP
 from quarl_nb.rl.evaluate import evaluate
-from quarl_nb.rl.model import make_model
 from quarl_nb.rl.policies import PolicyNet
-from quarl_nb.rl.recipes import get_recipe
 
 ENV_ID = "PongNoFrameskip-v4"
-EPISODES, REPEATS = 4, 2
+WORKERS, EPISODES, REPEATS = 2, 30, 2
 
 
 def main() -> None:
     """Print both rates and their ratio."""
-    model = make_model(get_recipe(f"ppo-{ENV_ID}"), seed=0)
-    net = PolicyNet.from_sb3(model, env_id=ENV_ID)
     peers, ours = [], []
-    for repeat in range(REPEATS):
-        torch.set_num_threads(2)
-        peers.append(sb3_rate(model, EPISODES))
-        torch.set_num_threads(1)  # the other core steps environments meanwhile
-        ours.append(our_rate(net, repeat))
+    for _ in range(REPEATS):
+        ours.append(our_rate())
+        peers.append(sb3_rate(episodes=8))
         print(f"SB3 evaluate_policy {peers[-1]:7.0f} frames/s   quarl_nb {ours[-1]:7.0f} frames/s")
     print(f"evaluate {ENV_ID}: {max(ours) / max(peers):.1f}x SB3's evaluate_policy (target 4x)")
 
 
-def sb3_rate(model, episodes: int) -> float:
-    """Frames per second of SB3's own evaluation, stock network in fp32."""
-    from stable_baselines3 import PPO
-
+def stock_model() -> PPO:
+    """Stock PPO over SB3's wrappers, with the 128 units of our Atari policies."""
     env = VecFrameStack(make_atari_env(ENV_ID, n_envs=1, seed=0), 4)
     features = dict(features_extractor_kwargs=dict(features_dim=128))
-    stock = PPO("CnnPolicy", env, policy_kwargs=features)
-    stock.policy.load_state_dict(model.policy.state_dict())
+    return PPO("CnnPolicy", env, seed=0, policy_kwargs=features, device="cpu")
+
+
+def sb3_rate(episodes: int) -> float:
+    """Frames per second of SB3's own evaluation, fp32."""
+    torch.set_num_threads(2)
+    model = stock_model()
     started = time.perf_counter()
-    _, lengths = evaluate_policy(stock, env, episodes, return_episode_rewards=True)
-    env.close()
+    _, lengths = evaluate_policy(model, model.get_env(), episodes, return_episode_rewards=True)
     return sum(lengths) / (time.perf_counter() - started)
 
 
-def our_rate(net: PolicyNet, repeat: int) -> float:
-    """Frames per second of ours: thirty episodes, as the PTQ study runs on Atari."""
-    result = evaluate(net, ENV_ID, range(100 * repeat, 100 * repeat + 30), n_threads=2)
-    return sum(result.lengths) * ATARI_FRAME_SKIP / result.wall_s
+def our_rate() -> float:
+    """Frames per second of `WORKERS` processes that evaluate `EPISODES` episodes each."""
+    context = get_context("spawn")
+    start, results = context.Barrier(WORKERS + 1), context.Queue()
+    processes = [context.Process(target=work, args=(100 * i, start, results))
+                 for i in range(WORKERS)]  # fmt: skip
+    for process in processes:
+        process.start()
+    start.wait()
+    started = time.perf_counter()
+    steps = sum(results.get() for _ in processes)
+    elapsed = time.perf_counter() - started
+    for process in processes:
+        process.join()
+    return steps * ATARI_FRAME_SKIP / elapsed
+
+
+def work(first_seed: int, start, results) -> None:
+    """One worker: all is built before the clock runs, but for the environments."""
+    torch.set_num_threads(1)
+    net = PolicyNet.from_sb3(stock_model(), env_id=ENV_ID)
+    start.wait()
+    result = evaluate(net, ENV_ID, range(first_seed, first_seed + EPISODES))
+    results.put(sum(result.lengths))
 
 
 if __name__ == "__main__":
