@@ -44,10 +44,7 @@ def quantize_table(
     Raises:
         QuarlError: the policy cannot be read, no environment is known, bits out of range.
     """
-    zip_options = {"env_id": env_id, "vecnormalize": vecnormalize, "activation": activation}
-    given = {name: value for name, value in zip_options.items() if value is not None}
-    is_zip = str(source).endswith(".zip") or str(source).startswith("hub:")
-    net = load_policy(source, **given) if is_zip else load_policy(source)
+    net = load_policy(source, env_id=env_id, vecnormalize=vecnormalize, activation=activation)
     env_id = env_id or net.spec.env_id
     if env_id is None:
         raise QuarlError(f"'{source}' does not say where it acts: give the environment")

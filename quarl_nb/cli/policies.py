@@ -56,11 +56,8 @@ def evaluate_command(options: argparse.Namespace) -> int:
     from quarl_nb.studies.ptq import quantize_policy
 
     precision = parse_precision(options.precision, options.ranges)
-    given = {"env_id": options.env, "vecnormalize": options.vecnormalize}
-    source = _policy_source(options.policy)
-    is_zip = source.endswith(".zip") or source.startswith("hub:")
-    zip_options = {name: value for name, value in given.items() if is_zip and value is not None}
-    net = load_policy(source, **zip_options)
+    net = load_policy(_policy_source(options.policy), env_id=options.env,
+                      vecnormalize=options.vecnormalize)
     env_id = options.env or net.spec.env_id
     if env_id is None:
         raise QuarlError(f"{options.policy!r} does not say where it acts: give --env")

@@ -89,6 +89,7 @@ class PublicPolicies:
 
 def select(source: PolicySource, wanted: Sequence[str]) -> list[str]:
     """`wanted`, each checked; ``["all"]`` means every policy of the source."""
+    names = list(source.names())
     if list(wanted) == ["all"]:
-        return list(source.names())
-    return [check_choice("policy", name, source.names()) for name in wanted]
+        return names
+    return [check_choice("policy", name, names) for name in wanted]

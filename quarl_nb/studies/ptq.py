@@ -14,6 +14,7 @@ import gymnasium as gym
 import torch
 
 from quarl_nb.quant import RANGES, Precision, parse_precision, quantize_module, weight_bytes
+from quarl_nb.rl.envs import is_atari
 from quarl_nb.rl.evaluate import evaluate
 from quarl_nb.rl.observations import collect_observations
 from quarl_nb.rl.policies import PolicyNet
@@ -64,7 +65,7 @@ class PTQStudy:
         for policy in select(self.policies, parameters["policies"]):
             algo, env_id = self.policies.describe(policy)
             episodes = parameters["episodes"]
-            if "NoFrameskip" in env_id or env_id.startswith("ALE/"):
+            if is_atari(env_id) or env_id.startswith("ALE/"):
                 episodes = min(episodes, ATARI_EPISODES)
             budget = {"episodes": episodes, "first_seed": parameters["first_seed"]}
             for precision, ranges in formats:
