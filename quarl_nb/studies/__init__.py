@@ -16,6 +16,7 @@ _MODULES = {
     "ptq_public": "quarl_nb.studies.ptq:PTQ_PUBLIC",
     "weights": "quarl_nb.studies.weights:WEIGHTS",
     "weights_public": "quarl_nb.studies.weights:WEIGHTS_PUBLIC",
+    "inference": "quarl_nb.studies.inference:INFERENCE",
 }
 STUDIES = tuple(_MODULES)
 

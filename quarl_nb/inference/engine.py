@@ -1,0 +1,62 @@
+"""Engines: a quantized policy that really computes in its precision, numpy in and numpy out."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+
+from quarl_nb.errors import QuarlError, check_choice
+from quarl_nb.inference.payload import decode
+
+RUNTIMES = ("onnxruntime", "torch")
+
+
+class Engine(Protocol):
+    """A network that is ready to run.
+
+    Attributes:
+        precision, runtime: what it computes in, and with.
+        payload_bytes: length of the payload that it was opened from.
+    """
+
+    precision: str
+    runtime: str
+    payload_bytes: int
+
+    def run(self, obs: np.ndarray) -> np.ndarray:
+        """Head outputs, float32 ``[n, outputs]``, of raw observations ``[n, *obs_shape]``.
+
+        Raises:
+            QuarlError: observations of another shape, or none; frames that are not uint8.
+        """
+        ...
+
+
+def open_engine(payload: bytes) -> Engine:
+    """The engine of a payload made by `quarl_nb.inference.build_payload`.
+
+    Raises:
+        QuarlError: not a payload, cut, corrupted, or not for this version or machine.
+    """
+    content = decode(payload)
+    check_choice("runtime of the payload", content.runtime, RUNTIMES)
+    # Each imports its runtime only when it is opened: an ONNX Runtime actor needs no torch.
+    if content.runtime == "onnxruntime":
+        from quarl_nb.inference.onnx import OnnxEngine
+
+        return OnnxEngine(content, len(payload))
+    from quarl_nb.inference.torch import TorchEngine
+
+    return TorchEngine(content, len(payload))
+
+
+def check_observations(obs: np.ndarray, shape: tuple[int, ...], dtype: np.dtype) -> None:
+    """Raise `Engine.run`'s errors, for an engine that takes `dtype` ``[n, *shape]``."""
+    if obs.shape[1:] != shape or not len(obs):
+        wanted = ", ".join(["n", *map(str, shape)])
+        raise QuarlError(
+            f"engine takes observations of shape [{wanted}] with n >= 1, got {list(obs.shape)}"
+        )
+    if dtype == np.uint8 and obs.dtype != np.uint8:
+        raise QuarlError(f"engine takes frames of uint8, got {obs.dtype}")

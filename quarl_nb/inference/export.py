@@ -1,0 +1,78 @@
+"""From a policy to the payload that an engine opens."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from quarl_nb.errors import QuarlError, check_choice
+from quarl_nb.inference.engine import RUNTIMES
+from quarl_nb.inference.graph import Graph
+from quarl_nb.inference.integer import BlockGraph, DynamicGraph, StaticGraph
+from quarl_nb.inference.payload import Payload, encode
+from quarl_nb.inference.torch import describe
+from quarl_nb.quant import Precision, parse_precision
+from quarl_nb.rl.policies import PolicyNet
+
+# ONNX Runtime's CPU provider has no bf16 kernels on x86, and computes fp16 in fp32 behind casts.
+PRECISIONS = {"onnxruntime": ("fp32", "int8", "int4"), "torch": ("fp32", "fp16", "bf16")}
+
+
+@torch.no_grad()
+def build_payload(
+    net: PolicyNet,
+    precision: str,
+    *,
+    runtime: str = "onnxruntime",
+    ranges: str = "minmax",
+    calibration: np.ndarray | None = None,
+) -> bytes:
+    """A policy, from raw observations to head outputs, ready to be opened by `open_engine`.
+
+    Fast enough to publish a policy thousands of times: weights are quantized where they lie and
+    never pass through protobuf.
+
+    Args:
+        net: the policy, on any device.
+        precision: fp32, int8 or int4 (no convolutions) with onnxruntime; fp32, fp16 or bf16 with
+            torch. What a runtime would only store in a precision and compute in fp32 is refused.
+        ranges: how the ranges of int8 and int4 are set; see `parse_precision`.
+        calibration: typical raw observations ``[n, *obs_shape]``, for int8 with convolutions,
+            whose activations have fixed ranges. Without convolutions each call takes its own.
+
+    Raises:
+        QuarlError: what does not run in that precision (the layer named), NaN or infinite weights
+            (named), or no calibration where it is needed.
+    """
+    check_choice("runtime", runtime, RUNTIMES)
+    parsed = parse_precision(precision, ranges)
+    if precision not in PRECISIONS[runtime]:
+        raise QuarlError(
+            f"{runtime} does not compute in {precision} on a CPU; "
+            f"allowed: {', '.join(PRECISIONS[runtime])}"
+        )
+    # Frames stay bytes, and observations are normalized in float64, as `PolicyNet` does.
+    kind = net.spec.layers[0].kind
+    obs_dtype = {"divide": "uint8", "normalize": "float64"}.get(kind, "float32")
+    if runtime == "torch":
+        model, tensors = describe(net, precision)
+    else:
+        graph = _graph(net, parsed, calibration)
+        model, tensors = graph.model(obs_dtype), graph.tensors
+    return encode(Payload(runtime, precision, net.spec.obs_shape, obs_dtype, model, tensors))
+
+
+def _graph(net: PolicyNet, precision: Precision, calibration: np.ndarray | None) -> Graph:
+    if precision.name == "fp32":
+        return Graph(net)
+    if precision.name == "int4":
+        return BlockGraph(net, precision)
+    if not any(layer.kind == "conv2d" for layer in net.spec.layers):
+        return DynamicGraph(net, precision)
+    shape = net.spec.obs_shape
+    if calibration is None or calibration.shape[1:] != shape or not len(calibration):
+        got = "none" if calibration is None else list(calibration.shape)
+        raise QuarlError(
+            f"int8 convolutions need calibration observations of {list(shape)}, got {got}"
+        )
+    return StaticGraph(net, precision, calibration)

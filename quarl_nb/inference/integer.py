@@ -1,0 +1,175 @@
+"""Policies as ONNX graphs that compute in int8 and int4.
+
+On x86 without VNNI, ONNX Runtime adds pairs of u8 x s8 products in 16 bits, which can saturate:
+there its results may differ from the simulation.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from quarl_nb.inference.graph import Graph
+from quarl_nb.inference.weights import pack_int4, quantize_bias, quantize_rows
+from quarl_nb.quant import FakeQuantize, Precision, QParams, quantize_module
+from quarl_nb.quant.convert import weight_layers
+from quarl_nb.quant.qconfig import INT4_GROUP_SIZE
+from quarl_nb.rl.layers import Divide
+from quarl_nb.rl.policies import PolicyNet
+
+_CALIBRATION_BATCH = 256
+# Layers that change nothing in u8, or only the shape.
+_ON_INTEGERS = ("relu", "flatten", "identity")
+
+
+class QuantizedGraph(Graph):
+    """Base of the integer precisions.
+
+    Args:
+        precision: from `parse_precision`.
+    """
+
+    def __init__(self, net: PolicyNet, precision: Precision) -> None:
+        assert precision.weight is not None
+        self.precision, self.config = precision.name, precision.weight
+        super().__init__(net)
+
+    def conv2d(self, module: nn.Conv2d, x: str) -> str:
+        raise self.unsupported("conv2d", module)
+
+
+class DynamicGraph(QuantizedGraph):
+    """int8 `linear` layers whose u8 activations take their range anew in every call.
+
+    The range is that of the whole batch, so that an observation's outputs depend a little on the
+    others in its batch. All else is float32.
+    """
+
+    def linear(self, module: nn.Linear, x: str) -> str:
+        name = self.names[module]
+        integers, scale = quantize_rows(self.parameter(module, "weight"), self.config)
+        weight = self.tensor(f"{name}.weight", integers.t().contiguous())
+        scale_name = self.tensor(f"{name}.scale", scale)
+        return self.op("DynamicQuantizeMatMul", x, weight, scale_name, "", self.add(module, "bias"))
+
+
+class BlockGraph(QuantizedGraph):
+    """int4 `linear` layers in blocks of 32 inputs.
+
+    At accuracy level 4 activations are rounded to int8, symmetric, in the same blocks.
+    """
+
+    def linear(self, module: nn.Linear, x: str) -> str:
+        name = self.names[module]
+        packed, scales = pack_int4(self.parameter(module, "weight"), self.config, INT4_GROUP_SIZE)
+        weight, scale = self.tensor(f"{name}.weight", packed), self.tensor(f"{name}.scale", scales)
+        return self.op(
+            "MatMulNBits", x, weight, scale, "", "", self.add(module, "bias"),
+            K=module.in_features, N=module.out_features, bits=4, block_size=INT4_GROUP_SIZE,
+            accuracy_level=4,
+        )  # fmt: skip
+
+
+class StaticGraph(QuantizedGraph):
+    """int8 with calibrated u8 activations, for policies with convolutions.
+
+    Written with the operators that ONNX Runtime would fuse quantize-dequantize pairs to, so that
+    opening needs no optimizer. A layer's output is rounded straight to the levels of the next
+    one's input, whose range starts at zero after a relu, which clipping to it then replaces.
+    uint8 frames enter the first layer as they are, with scale 1/255; `quantize_module` rounds them
+    to the range it saw, which leaves them alone too once it has seen a 255.
+
+    Args:
+        calibration: raw observations ``[n, *obs_shape]``.
+    """
+
+    def __init__(self, net: PolicyNet, precision: Precision, calibration: np.ndarray) -> None:
+        self.simulated = quantize_module(net, precision, lambda m: _run(m, calibration))
+        self.integers: dict[str, QParams] = {}  # names of u8 values, and what they stand for
+        super().__init__(net, precision)
+
+    def layer(self, kind: str, module: nn.Module, x: str) -> str:
+        if x in self.integers and kind not in (*_ON_INTEGERS, "conv2d", "linear", "dueling"):
+            raise self.unsupported(kind, module, "its input is in integers")
+        return super().layer(kind, module, x)
+
+    def input_qparams(self, module: nn.Module) -> QParams:
+        quantizer = self.simulated.get_submodule(self.names[module]).input_quantizer
+        assert isinstance(quantizer, FakeQuantize)
+        return quantizer.qparams
+
+    def output_qparams(self, module: nn.Module) -> QParams | None:
+        """Levels of the next weight layer's input; None unless only relus lie between."""
+        if module not in list(self.net.layers):
+            return None
+        start = list(self.net.layers).index(module) + 1
+        kinds = [layer.kind for layer in self.net.spec.layers]
+        for kind, later in zip(kinds[start:], self.net.layers[start:], strict=True):
+            if kind not in _ON_INTEGERS:
+                inputs = [layer for _, layer in weight_layers(later)]
+                return self.input_qparams(inputs[0]) if inputs else None
+        return None
+
+    def as_integers(self, x: str, module: nn.Module) -> tuple[str, QParams, list[str]]:
+        """`x` as u8, quantized for a layer unless it is already; its levels, and their names."""
+        name = f"{self.names[module]}.input"
+        if x not in self.integers:
+            qparams = self.input_qparams(module)
+            x = self.op("QuantizeLinear", x, *self.add_qparams(name, qparams))
+            self.integers[x] = qparams
+        return x, self.integers[x], self.add_qparams(name, self.integers[x])
+
+    def add_qparams(self, name: str, qparams: QParams) -> list[str]:
+        scale = self.tensor(f"{name}.scale", qparams.scale)
+        return [scale, self.tensor(f"{name}.zero_point", qparams.zero_point.to(torch.uint8))]
+
+    def weight_layer(self, kind: str, module: nn.Module, x: str, **attributes: Any) -> str:
+        """`QLinearConv` or `QGemm`: u8 in, and out too where the next layer's levels are known."""
+        name, target = self.names[module], self.output_qparams(module)
+        x, levels, x_names = self.as_integers(x, module)
+        integers, scale = quantize_rows(self.parameter(module, "weight"), self.config)
+        weights = [self.tensor(f"{name}.weight", integers), self.tensor(f"{name}.scale", scale)]
+        weights.append(self.tensor(f"{name}.zero_point", torch.zeros_like(scale, dtype=torch.int8)))
+        bias = ""
+        if module.bias is not None:
+            units = levels.scale * scale
+            integers = quantize_bias(self.parameter(module, "bias"), units, f"{name}.bias")
+            bias = self.tensor(f"{name}.bias", integers)
+        to = [] if target is None else self.add_qparams(f"{name}.output", target)
+        rest = [*to, bias] if kind == "QLinearConv" else [bias, *to]
+        y = self.op(kind, x, *x_names, *weights, *rest, **attributes)
+        if target is not None:
+            self.integers[y] = target
+        return y
+
+    def conv2d(self, module: nn.Conv2d, x: str) -> str:
+        if self.output_qparams(module) is None:
+            why = "only relu may lie between it and the next layer with weights"
+            raise self.unsupported("conv2d", module, why)
+        return self.weight_layer("QLinearConv", module, x, **self.conv_attributes(module))
+
+    def linear(self, module: nn.Linear, x: str) -> str:
+        return self.weight_layer("QGemm", module, x, transB=1)
+
+    def divide(self, module: Divide, x: str) -> str:
+        scale, zero_point = torch.tensor(1 / module.by), torch.tensor(0, dtype=torch.int32)
+        self.integers[x] = QParams(scale, zero_point, 0, 255)
+        return x
+
+    def relu(self, module: nn.ReLU, x: str) -> str:
+        return x if x in self.integers else self.op("Relu", x)
+
+    def flatten(self, module: nn.Flatten, x: str) -> str:
+        y = super().flatten(module, x)
+        if x in self.integers:
+            self.integers[y] = self.integers[x]
+        return y
+
+
+def _run(net: nn.Module, obs: np.ndarray) -> None:
+    device = next(net.parameters()).device
+    for batch in torch.as_tensor(obs).split(_CALIBRATION_BATCH):
+        net(batch.to(device))

@@ -1,0 +1,54 @@
+"""ONNX Runtime behind `Engine`; opening and running need numpy and onnxruntime alone."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnxruntime as ort
+
+from quarl_nb.errors import QuarlError
+from quarl_nb.inference.engine import check_observations
+from quarl_nb.inference.payload import Payload
+
+INPUT, OUTPUT = "obs", "outputs"
+_PROVIDERS = ["CPUExecutionProvider"]
+
+
+class OnnxEngine:
+    """One single-threaded session on the CPU; its weights are the payload's own bytes."""
+
+    runtime = "onnxruntime"
+
+    def __init__(self, content: Payload, payload_bytes: int) -> None:
+        self.precision, self.payload_bytes = content.precision, payload_bytes
+        self._shape, self._dtype = content.obs_shape, np.dtype(content.obs_dtype)
+        self._tensors = content.tensors  # the session reads weights from these views
+        values = [ort.OrtValue.ortvalue_from_numpy(array) for array in content.tensors.values()]
+        options = session_options(content.precision)
+        options.add_external_initializers(list(content.tensors), values)
+        try:
+            self._session = ort.InferenceSession(content.model, options, providers=_PROVIDERS)
+        # onnxruntime's errors share no base class but Exception, and say why in their first line.
+        except Exception as error:
+            reason = str(error).splitlines()[0]
+            raise QuarlError(f"onnxruntime cannot open the payload: {reason}") from error
+
+    def run(self, obs: np.ndarray) -> np.ndarray:
+        check_observations(obs, self._shape, self._dtype)
+        feed = np.ascontiguousarray(obs, self._dtype)
+        return self._session.run([OUTPUT], {INPUT: feed})[0]
+
+
+def session_options(precision: str) -> ort.SessionOptions:
+    """One thread, sequential; graphs are optimized only where that makes them faster.
+
+    The integer graphs are written with fused operators already; in fp32, ONNX Runtime's own
+    passes fuse the activations and choose the blocked convolutions.
+    """
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    options.execution_mode = ort.ExecutionMode.ORT_SEQUENTIAL
+    levels = ort.GraphOptimizationLevel
+    fp32 = precision == "fp32"
+    options.graph_optimization_level = levels.ORT_ENABLE_ALL if fp32 else levels.ORT_DISABLE_ALL
+    options.log_severity_level = 3
+    return options

@@ -1,0 +1,74 @@
+"""torch behind `Engine`: the policy's own modules in fp32, fp16 or bf16, eager, on the CPU."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from quarl_nb.errors import QuarlError
+from quarl_nb.inference.engine import check_observations
+from quarl_nb.inference.payload import Payload
+from quarl_nb.inference.weights import check_finite
+from quarl_nb.rl.layers import Divide, Normalize
+from quarl_nb.rl.policies import PolicyNet
+from quarl_nb.rl.spec import PolicySpec
+
+DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+_INPUT_LAYERS = (Normalize, Divide)
+
+
+def describe(net: PolicyNet, precision: str) -> tuple[bytes, dict[str, np.ndarray]]:
+    """A policy's description as JSON, and its tensors, cast but for those of its input layers.
+
+    Raises:
+        QuarlError: NaN or infinite weights (named), or a recurrent policy.
+    """
+    if net.recurrent:
+        raise QuarlError("layer 'gru_cell' cannot run: engines keep no state between observations")
+    tensors = {}
+    for i, layer in enumerate(net.layers):
+        for name, tensor in layer.state_dict(prefix=f"{i}.").items():
+            if tensor.is_floating_point():
+                if not isinstance(layer, _INPUT_LAYERS):
+                    tensor = tensor.to(DTYPES[precision])
+                check_finite(tensor, f"layers.{name}", precision)
+            tensors[name] = _to_numpy(tensor.detach().cpu())
+    return json.dumps(net.spec.to_json()).encode(), tensors
+
+
+class TorchEngine:
+    """Eager modules; threads are as the process has set them."""
+
+    runtime = "torch"
+
+    def __init__(self, content: Payload, payload_bytes: int) -> None:
+        self.precision, self.payload_bytes = content.precision, payload_bytes
+        self._shape, self._dtype = content.obs_shape, np.dtype(content.obs_dtype)
+        self._computes_in = DTYPES[content.precision]
+        spec = PolicySpec.from_json(json.loads(content.model))
+        layers = nn.Sequential(*(layer.build() for layer in spec.layers))
+        tensors = {name: _from_numpy(array) for name, array in content.tensors.items()}
+        layers.load_state_dict(tensors, assign=True)
+        layers.eval()
+        n_inputs = sum(isinstance(layer, _INPUT_LAYERS) for layer in layers)
+        self._inputs, self._layers = layers[:n_inputs], layers[n_inputs:]
+
+    def run(self, obs: np.ndarray) -> np.ndarray:
+        check_observations(obs, self._shape, self._dtype)
+        with torch.inference_mode():
+            x = self._inputs(torch.as_tensor(obs)).to(self._computes_in)
+            return self._layers(x).float().numpy()
+
+
+def _to_numpy(tensor: Tensor) -> np.ndarray:
+    """numpy has no bfloat16: its bits travel as int16."""
+    return (tensor.view(torch.int16) if tensor.dtype == torch.bfloat16 else tensor).numpy()
+
+
+def _from_numpy(array: np.ndarray) -> Tensor:
+    """A copy, in memory that torch has aligned for its kernels."""
+    tensor = torch.tensor(array)
+    return tensor.view(torch.bfloat16) if array.dtype == np.int16 else tensor

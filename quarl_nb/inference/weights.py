@@ -1,0 +1,90 @@
+"""Weight matrices as the integers of a precision, with the parameters that `quarl_nb.quant` finds.
+
+Matrices go through in pieces that stay in a core's cache, which is ten times faster than at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from quarl_nb.errors import QuarlError
+from quarl_nb.quant import PerTensor, QConfig, QParams, affine_qparams, make_observer, quantize
+from quarl_nb.quant.fake import to_groups
+
+_PIECE = 2**17  # elements; half a megabyte of float32
+
+
+def check_finite(tensor: Tensor, name: str, precision: str) -> None:
+    """Raise a QuarlError that names the tensor if it holds NaN or infinite values."""
+    lo, hi = tensor.aminmax()  # passes NaN on, and takes a tenth of isfinite().all()
+    if not (lo.isfinite() and hi.isfinite()):
+        raise QuarlError(f"cannot build {precision}: {name!r} holds NaN or infinite values")
+
+
+def quantize_rows(weight: Tensor, config: QConfig) -> tuple[Tensor, Tensor]:
+    """Integers int8 and scales float32 of a finite float32 weight, symmetric.
+
+    Args:
+        weight: ``[out, ...]``.
+        config: PerTensor, or one scale for each index of the first dimension.
+
+    Returns:
+        int8 ``[out, ...]``; the scale, ``[]`` per tensor or ``[out]``.
+    """
+    axis = None if isinstance(config.granularity, PerTensor) else 0
+    qparams = _qparams(weight.flatten(1), config, axis)
+    integers = torch.empty(weight.shape, dtype=torch.int8, device=weight.device)
+    size = max(1, _PIECE // weight[0].numel())
+    for start in range(0, len(weight), size):
+        rows = slice(start, start + size)
+        integers[rows] = quantize(weight[rows], _of_rows(qparams, rows))
+    return integers, qparams.scale
+
+
+def pack_int4(weight: Tensor, config: QConfig, size: int) -> tuple[Tensor, Tensor]:
+    """Integers and scales of a finite Linear weight as ONNX Runtime's `MatMulNBits` reads them.
+
+    Args:
+        weight: float32 ``[out, in]``.
+        size: inputs that share a scale; the last group of a row is padded with zeros.
+
+    Returns:
+        uint8 ``[out, groups, size / 2]``, two integers a byte, the first one low, 8 standing for
+        zero; scales, float32 ``[out * groups]``.
+    """
+    integers, scales = quantize_rows(to_groups(weight, size), config)
+    nibbles = (integers + 8).to(torch.uint8).reshape(len(weight), -1, size // 2, 2)
+    return nibbles[..., 0] | (nibbles[..., 1] << 4), scales
+
+
+def quantize_bias(bias: Tensor, scale: Tensor, name: str) -> Tensor:
+    """int32 of a bias ``[out]`` in units of `scale` (input scale times weight scale).
+
+    Raises:
+        QuarlError: the bias is too large for those units.
+    """
+    integers = (bias.double() / scale.double()).round()
+    if integers.abs().max() > np.iinfo(np.int32).max:
+        raise QuarlError(f"{name!r} is too large for int32 in units of its layer's scales")
+    return integers.int()
+
+
+def _qparams(rows: Tensor, config: QConfig, axis: int | None) -> QParams:
+    if config.observer == "minmax":
+        # MinMaxObserver's range without its check for NaN, which takes ten times as long.
+        lo, hi = rows.aminmax() if axis is None else rows.aminmax(dim=1)
+        return affine_qparams(lo, hi, config.bits, config.symmetric, axis=axis)
+    observer = make_observer(config.observer, config.bits, config.symmetric, axis, None)
+    observer(rows)
+    return observer.qparams()
+
+
+def _of_rows(qparams: QParams, rows: slice) -> QParams:
+    if qparams.axis is None:
+        return qparams
+    scale, zero_point = qparams.scale[rows], qparams.zero_point[rows]
+    return replace(qparams, scale=scale, zero_point=zero_point)

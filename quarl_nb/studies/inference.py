@@ -1,0 +1,206 @@
+"""How long one decision takes: latency by network, batch and engine (Table 6; section 3.4).
+
+Networks are the paper's, with random weights: time depends on shapes, not on what was learned.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import torch
+
+from quarl_nb.errors import QuarlError, check_choice
+from quarl_nb.inference import RUNTIMES, Engine, build_payload, open_engine
+from quarl_nb.inference.export import PRECISIONS
+from quarl_nb.quant import parse_precision, weight_bytes
+from quarl_nb.rl.layers import Layer
+from quarl_nb.rl.policies import Head, PolicyNet, PolicySpec
+from quarl_nb.study import Measurement
+
+# The observations and actions of humanoid, the largest task of Table 2.
+OBSERVATIONS, ACTIONS = 67, 21
+NATURE_CNN = "nature-cnn"
+FRAMES, ATARI_ACTIONS, FEATURES = (4, 84, 84), 6, 128
+CALIBRATION_FRAMES = 32
+STREAM_BYTES = 2**28  # beyond any cache
+MIN_CACHED_BYTES = 2**20  # reading fewer would time the call
+
+
+@dataclass(frozen=True)
+class InferenceStudy:
+    """Networks x engines (runtime, precision) x batch sizes.
+
+    Parameters: `networks` (hidden sizes as "2048x3" or "4096-512-1024", or "nature-cnn"),
+    `runtimes`, `precisions` (each in the runtimes that compute in it), `batches`, `repeats` (timed
+    blocks), `repeat_s` (seconds a block), `seed` (of weights and observations).
+    """
+
+    name: str
+    profiles: Mapping[str, Mapping[str, Any]] = field(hash=False)
+    schema_version: int = 1
+
+    def cells(self, parameters: Mapping[str, Any]) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+        """The matrix: (cell, budget) of every network, engine that can run it, and batch size."""
+        budget = {name: parameters[name] for name in ("repeats", "repeat_s")}
+        for runtime in parameters["runtimes"]:
+            check_choice("runtime", runtime, RUNTIMES)
+        for precision in parameters["precisions"]:
+            check_choice("precision of an engine", precision, sorted(sum(PRECISIONS.values(), ())))
+        engines = [
+            (runtime, precision)
+            for runtime in parameters["runtimes"]
+            for precision in parameters["precisions"]
+            if precision in PRECISIONS[runtime]
+        ]
+        found = []
+        for network in parameters["networks"]:
+            layers(network)
+            for runtime, precision in engines:
+                if (network, precision) == (NATURE_CNN, "int4"):
+                    continue  # no convolutions in int4
+                for batch in parameters["batches"]:
+                    cell = {"network": network, "runtime": runtime, "precision": precision,
+                            "batch": batch, "seed": parameters["seed"]}  # fmt: skip
+                    found.append((cell, budget))
+        return found
+
+    def measure(self, cell: Mapping[str, Any], budget: Mapping[str, Any]) -> Measurement:
+        """Build, open and run one engine on one thread."""
+        torch.set_num_threads(1)
+        net = random_policy(cell["network"], cell["seed"])
+        obs = random_observations(net, max(cell["batch"], CALIBRATION_FRAMES), cell["seed"])
+        repeats = budget["repeats"]
+
+        def build() -> bytes:
+            runtime, precision = cell["runtime"], cell["precision"]
+            return build_payload(net, precision, runtime=runtime, calibration=obs)
+
+        payload = build()
+        engine = open_engine(payload)
+        n_bytes = weight_bytes(net, parse_precision(cell["precision"]))
+        cached = read_bandwidth(max(n_bytes, MIN_CACHED_BYTES))
+        measured = latencies(engine, obs[: cell["batch"]], repeats, budget["repeat_s"]) | {
+            "payload_bytes": len(payload),
+            "weight_bytes": n_bytes,
+            "build_s": [timed(build) for _ in range(repeats)],
+            "open_s": [timed(lambda: open_engine(payload)) for _ in range(repeats)],
+            "stream_bytes_per_s": stream_bandwidth(),
+            "cached_bytes_per_s": cached,
+            "floor_s": n_bytes / cached,
+        }
+        extra = {"weights": "random", "weights_seed": cell["seed"]}
+        return Measurement(measured, backend=cell["runtime"], extra=extra)
+
+
+def layers(network: str) -> tuple[Layer, ...]:
+    """The layers of a network by name.
+
+    Raises:
+        QuarlError: not a name of that form.
+    """
+    if network == NATURE_CNN:
+        return _nature_cnn()
+    match = re.fullmatch(r"([1-9]\d{0,4})x([1-9])", network)
+    sizes = [match[1]] * int(match[2]) if match else network.split("-")
+    if not all(re.fullmatch(r"[1-9]\d{0,4}", size) for size in sizes):
+        raise QuarlError(
+            f"unknown network {network!r}; allowed: {NATURE_CNN}, or hidden sizes as '2048x3' or "
+            "'4096-512-1024'"
+        )
+    hidden = [int(size) for size in sizes]
+    found = []
+    for inputs, outputs in zip([OBSERVATIONS, *hidden], hidden, strict=False):
+        found += [_linear(inputs, outputs), Layer("relu")]
+    return *found, _linear(hidden[-1], ACTIONS)
+
+
+def _linear(inputs: int, outputs: int) -> Layer:
+    return Layer("linear", {"in_features": inputs, "out_features": outputs})
+
+
+def _nature_cnn() -> tuple[Layer, ...]:
+    """Mnih et al. 2015, with 128 features as our Atari policies have."""
+    found = [Layer("divide", {"by": 255.0})]
+    for inputs, outputs, kernel, stride in ((4, 32, 8, 4), (32, 64, 4, 2), (64, 64, 3, 1)):
+        options = {"in_channels": inputs, "out_channels": outputs, "kernel_size": kernel}
+        found += [Layer("conv2d", options | {"stride": stride}), Layer("relu")]
+    found += [Layer("flatten"), _linear(64 * 7 * 7, FEATURES), Layer("relu")]
+    return *found, _linear(FEATURES, ATARI_ACTIONS)
+
+
+@lru_cache(maxsize=1)  # the cells of a network follow each other
+def random_policy(network: str, seed: int) -> PolicyNet:
+    """A network with normal weights of variance 2 / inputs (He et al. 2015) and small biases."""
+    cnn = network == NATURE_CNN
+    shape = FRAMES if cnn else (OBSERVATIONS,)
+    generator = torch.Generator().manual_seed(seed)
+    tensors = {}
+    for i, layer in enumerate(layers(network)):
+        for name, meta in layer.build().state_dict(prefix=f"layers.{i}.").items():
+            std = 0.1 if meta.ndim == 1 else (2 / meta[0].numel()) ** 0.5
+            tensors[name] = std * torch.randn(meta.shape, generator=generator)
+    spec = PolicySpec("random", None, shape, layers(network), Head("argmax"))
+    return PolicyNet(spec, tensors)
+
+
+def random_observations(net: PolicyNet, n: int, seed: int) -> np.ndarray:
+    """uint8 frames or normal float32 vectors, ``[n, *obs_shape]``."""
+    rng, shape = np.random.default_rng(seed), (n, *net.spec.obs_shape)
+    if net.spec.layers[0].kind == "divide":
+        return rng.integers(0, 256, shape, dtype=np.uint8)
+    return rng.standard_normal(shape, dtype=np.float32)
+
+
+def latencies(engine: Engine, obs: np.ndarray, repeats: int, repeat_s: float) -> dict[str, Any]:
+    """Seconds that one call takes on `obs`, over `repeats` blocks of about `repeat_s` seconds.
+
+    Returns:
+        latency_p10_s .. latency_p99_s: percentiles over all calls; latency_medians_s: the median
+        of every block; calls: how many there were.
+    """
+    warm = min(timed(lambda: engine.run(obs)) for _ in range(5))
+    calls = int(np.clip(repeat_s / warm, 3, 5000))
+    times = np.array([[timed(lambda: engine.run(obs)) for _ in range(calls)]
+                      for _ in range(repeats)])  # fmt: skip
+    percentiles = {f"latency_p{p}_s": np.percentile(times, p) for p in (10, 50, 90, 99)}
+    return percentiles | {"latency_medians_s": np.median(times, axis=1), "calls": times.size}
+
+
+def timed(call: Callable[[], Any]) -> float:
+    """Wall seconds of one call."""
+    started = time.perf_counter()
+    call()
+    return time.perf_counter() - started
+
+
+def read_bandwidth(n_bytes: int, repeats: int = 9) -> float:
+    """Bytes per second at which one thread reads an array of `n_bytes` again and again.
+
+    The floor of a network whose weights are that large: they lie in whatever cache holds them.
+    """
+    array = torch.ones(n_bytes // 8, dtype=torch.int64)
+    return 8 * len(array) / min(timed(array.sum) for _ in range(repeats))
+
+
+@lru_cache(maxsize=1)
+def stream_bandwidth() -> float:
+    """`read_bandwidth` of main memory, measured once a process."""
+    return read_bandwidth(STREAM_BYTES, repeats=5)
+
+
+PAPER = ["64x3", "256x3", "4096-512-1024", "2048x3", NATURE_CNN]
+SMOKE = {"networks": ["64x3"], "runtimes": list(RUNTIMES), "precisions": ["fp32", "int8"],
+         "batches": [1], "repeats": 3, "repeat_s": 0.002, "seed": 0}  # fmt: skip
+QUICK = SMOKE | {"networks": [*PAPER, "512x3", "1024x3"], "precisions": ["fp32", "bf16", "int8"],
+                 "batches": [1, 8], "repeats": 5, "repeat_s": 0.03}  # fmt: skip
+FULL = QUICK | {"networks": [*PAPER, *(f"{width}x3" for width in (128, 512, 1024, 4096))],
+                "batches": [1, 8, 64], "precisions": ["fp32", "fp16", "bf16", "int8", "int4"],
+                "repeats": 20, "repeat_s": 0.1}  # fmt: skip
+
+INFERENCE = InferenceStudy("inference", {"smoke": SMOKE, "quick": QUICK, "full": FULL})

@@ -1,0 +1,182 @@
+"""Real int8 and int4 against `quarl_nb.quant`'s simulation, or a second implementation in numpy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from quarl_nb.errors import QuarlError
+from quarl_nb.inference import build_payload, open_engine
+from quarl_nb.inference.weights import pack_int4, quantize_bias, quantize_rows
+from quarl_nb.quant import PerTensor, parse_precision, quantize_module, quantize_weight
+from quarl_nb.rl.observations import collect_observations
+from quarl_nb.rl.policies import PolicyNet, load_policy
+from quarl_nb.studies.inference import random_observations, random_policy
+
+POLICIES = Path(__file__).resolve().parents[2] / "data" / "policies"
+RANGES = ["minmax", "per_channel", "percentile"]
+
+
+def reference(net: PolicyNet, obs: np.ndarray) -> np.ndarray:
+    with torch.no_grad():
+        return net(torch.as_tensor(obs)).numpy()
+
+
+def dynamic_int8(net: PolicyNet, obs: np.ndarray, ranges: str) -> np.ndarray:
+    """An MLP of linear, tanh and relu; activations u8, their range that of the whole batch."""
+    config = parse_precision("int8", ranges).weight
+    x = obs.astype(np.float32)
+    for layer in net.layers:
+        if isinstance(layer, nn.Linear):
+            low, high = min(x.min(), 0), max(x.max(), 0)
+            step = np.float32((high - low) / 255)
+            zero = np.round(-low / step)
+            u8 = np.clip(np.round(x / step) + zero, 0, 255).astype(np.int64)
+            s8, scale = (t.numpy() for t in quantize_rows(layer.weight, config))
+            sums = (u8 - int(zero)) @ s8.T.astype(np.int64)
+            x = (sums * (step * scale) + layer.bias.numpy()).astype(np.float32)
+        elif isinstance(layer, nn.Tanh):
+            x = np.tanh(x)
+        elif isinstance(layer, nn.ReLU):
+            x = np.maximum(x, 0)
+        else:
+            assert isinstance(layer, nn.Flatten)
+    return x
+
+
+@pytest.fixture(scope="module")
+def cartpole() -> tuple[PolicyNet, np.ndarray]:
+    net = load_policy(POLICIES / "ppo-CartPole-v1")
+    return net, collect_observations(net, "CartPole-v1", 2000, seed=5)
+
+
+@pytest.mark.parametrize("ranges", RANGES)
+def test_dynamic_int8_is_a_second_implementation_in_numpy(ranges):
+    net = random_policy("96x2", seed=3)
+    obs = random_observations(net, 50, seed=4)
+    engine = open_engine(build_payload(net, "int8", ranges=ranges))
+    exact, differences = reference(net, obs), []
+    for i in range(len(obs)):
+        expected, got = dynamic_int8(net, obs[i : i + 1], ranges), engine.run(obs[i : i + 1])
+        # An activation in the middle of two levels may go either way: one step in one layer.
+        np.testing.assert_allclose(got, expected, atol=0.01)
+        differences.append(np.abs(got - expected).max())
+        assert 0 < np.abs(got - exact[i]).max() < 0.2
+    assert np.median(differences) < 1e-5
+    np.testing.assert_allclose(engine.run(obs), dynamic_int8(net, obs, ranges), atol=0.01)
+
+
+def test_real_int8_acts_on_cartpole_as_its_simulations_do(cartpole):
+    net, obs = cartpole
+    engine = open_engine(build_payload(net, "int8"))
+    real = np.concatenate([engine.run(row[None]) for row in obs])
+    numpy = np.concatenate([dynamic_int8(net, row[None], "minmax") for row in obs])
+    static = quantize_module(net, parse_precision("int8"), lambda m: m(torch.as_tensor(obs)))
+    spread = np.ptp(reference(net, obs))
+    assert np.abs(real - numpy).max() < 0.01 * spread
+    assert (real.argmax(1) != numpy.argmax(1)).sum() <= 2  # of 2000; 0 when written
+    # The simulation's fixed ranges are wider than those of one observation, hence coarser.
+    simulated, exact = reference(static, obs), reference(net, obs).argmax(1)
+    assert np.abs(real - simulated).max() < 0.1 * spread
+    assert (real.argmax(1) != simulated.argmax(1)).mean() < 0.08
+    assert (real.argmax(1) != exact).mean() < (simulated.argmax(1) != exact).mean()
+
+
+@pytest.mark.parametrize("ranges", RANGES)
+def test_static_int8_is_the_simulation_of_quant(ranges):
+    net = random_policy("nature-cnn", seed=0)
+    calibration, obs = random_observations(net, 16, seed=1), random_observations(net, 40, seed=2)
+    assert calibration.max() == 255  # so that the simulation leaves frames as they are
+    engine = open_engine(build_payload(net, "int8", ranges=ranges, calibration=calibration))
+    simulated = quantize_module(
+        net, parse_precision("int8", ranges), lambda m: m(torch.as_tensor(calibration))
+    )
+    exact, expected, got = reference(net, obs), reference(simulated, obs), engine.run(obs)
+    error = np.abs(expected - exact).max()
+    assert np.abs(got - expected).max() < 0.5 * error
+    assert 0.5 * error < np.abs(got - exact).max() < 2 * error
+    assert (got.argmax(1) != expected.argmax(1)).sum() <= 1  # of 40
+    singles = np.concatenate([engine.run(obs[i : i + 1]) for i in range(8)])
+    np.testing.assert_array_equal(engine.run(obs[:8]), singles)
+
+
+def test_static_int8_runs_activations_and_heads_between_linear_layers_in_float(make_policy):
+    conv = ("conv2d", {"in_channels": 2, "out_channels": 8, "kernel_size": 3, "padding": 1})
+    linear = [("linear", {"in_features": i, "out_features": o}) for i, o in ((128, 16), (16, 12))]
+    net = make_policy(
+        (2, 4, 4), conv, "relu", "flatten", linear[0], "tanh", linear[1],
+        ("dueling", {"in_features": 12, "hidden": 8, "n_actions": 3}),
+    )  # fmt: skip
+    obs = np.random.default_rng(0).standard_normal((200, 2, 4, 4), dtype=np.float32)
+    got = open_engine(build_payload(net, "int8", calibration=obs)).run(obs)
+    simulated = quantize_module(net, parse_precision("int8"), lambda m: m(torch.as_tensor(obs)))
+    expected, exact = reference(simulated, obs), reference(net, obs)
+    assert np.abs(got - expected).max() < 0.75 * np.abs(expected - exact).max()
+    assert np.abs(got - expected).mean() < 0.1 * np.abs(expected - exact).mean()
+
+
+def test_int4_is_a_second_implementation_in_numpy():
+    """Weights and activations in the same blocks of 32, activations symmetric int8."""
+    net, precision = random_policy("70x1", seed=0), parse_precision("int4")
+    obs = random_observations(net, 5, seed=0)
+    x = obs
+    for layer in net.layers:
+        if isinstance(layer, nn.ReLU):
+            x = np.maximum(x, 0)
+            continue
+        inputs = x.shape[1]
+        blocks = np.pad(x, ((0, 0), (0, -inputs % 32))).reshape(len(x), -1, 32)
+        step = np.maximum(np.abs(blocks).max(-1, keepdims=True) / 127, 1e-30)
+        x = (np.round(blocks / step) * step).reshape(len(x), -1)[:, :inputs]
+        x = x @ quantize_weight(layer.weight, precision).numpy().T + layer.bias.numpy()
+    got = open_engine(build_payload(net, "int4")).run(obs)
+    np.testing.assert_allclose(got, x, atol=2e-3)
+    assert np.abs(got - reference(net, obs)).max() > 0.05
+
+
+@pytest.mark.parametrize("ranges", [*RANGES, "mse"])
+@pytest.mark.parametrize("shape", [(5, 3), (700, 300), (8, 4, 3, 3)])
+def test_integers_stand_for_what_quant_makes_of_the_weight(ranges, shape):
+    weight = torch.randn(shape, generator=torch.Generator().manual_seed(0))
+    precision = parse_precision("int8", ranges)
+    integers, scale = quantize_rows(weight, precision.weight)
+    per_tensor = isinstance(precision.weight.granularity, PerTensor)
+    assert scale.shape == (() if per_tensor else shape[:1])
+    values = integers * scale.reshape([-1] + [1] * (len(shape) - 1))
+    assert integers.dtype == torch.int8
+    assert torch.equal(values.reshape(shape), quantize_weight(weight, precision))
+
+
+def test_int4_packs_two_integers_a_byte_by_hand():
+    # scale 7 / 7 = 1; integers 1, -2, 7, 0 ... become 9, 6, 15, 8 ...; low half first.
+    weight = torch.zeros(1, 33)
+    weight[0, :3] = torch.tensor([1.0, -2.0, 7.0])
+    weight[0, 32] = -14.0
+    packed, scales = pack_int4(weight, parse_precision("int4").weight, 32)
+    assert packed.shape == (1, 2, 16)
+    assert packed[0, 0, :3].tolist() == [0x69, 0x8F, 0x88]
+    assert packed[0, 1, :2].tolist() == [0x81, 0x88]
+    assert scales.tolist() == [1.0, 2.0]
+
+
+def test_biases_are_integers_in_units_of_the_sums():
+    bias, scale = torch.tensor([1.0, -0.26]), torch.tensor(0.1)
+    assert quantize_bias(bias, scale, "b").tolist() == [10, -3]
+    assert quantize_bias(bias, torch.tensor([0.5, 0.01]), "b").tolist() == [2, -26]
+    with pytest.raises(QuarlError, match="'b' is too large for int32"):
+        quantize_bias(torch.tensor([1e9]), scale, "b")
+
+
+def test_dead_layers_and_zero_weights_give_the_bias():
+    net = random_policy("16x2", seed=0)
+    with torch.no_grad():
+        net.layers[2].weight.zero_()
+        net.layers[2].bias.fill_(-1.0)  # relu lets nothing through
+    obs = random_observations(net, 3, seed=0)
+    for precision in ("int8", "int4"):
+        got = open_engine(build_payload(net, precision)).run(obs)
+        np.testing.assert_allclose(got, np.tile(net.layers[-1].bias.numpy(), (3, 1)), rtol=1e-6)

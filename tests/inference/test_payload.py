@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+import json
+import zlib
+
+import numpy as np
+import pytest
+
+from quarl_nb.errors import QuarlError
+from quarl_nb.inference.payload import ALIGNMENT, FORMAT_VERSION, Payload, decode, encode
+
+TENSORS = {
+    "weight": np.arange(-9, 12, dtype=np.int8).reshape(3, 7),
+    "scale": np.array(0.5, np.float32),
+    "mean": np.linspace(0, 1, 5),
+    "none": np.zeros((0, 4), np.float32),
+    "transposed": np.arange(6, dtype=np.uint8).reshape(2, 3).T,
+}
+PAYLOAD = Payload("onnxruntime", "int8", (4, 2), "uint8", b"a graph", TENSORS)
+
+
+def test_decode_is_the_reverse_of_encode():
+    got = decode(encode(PAYLOAD))
+    assert (got.runtime, got.precision, got.obs_shape) == ("onnxruntime", "int8", (4, 2))
+    assert (got.obs_dtype, got.model) == ("uint8", b"a graph")
+    assert got.tensors.keys() == TENSORS.keys()
+    for name, array in TENSORS.items():
+        assert got.tensors[name].dtype == array.dtype
+        np.testing.assert_array_equal(got.tensors[name], array, strict=True)
+
+
+def test_tensors_are_views_of_the_payload_that_cannot_be_written():
+    content = encode(PAYLOAD)
+    weight = decode(content).tensors["weight"]
+    assert np.shares_memory(weight, np.frombuffer(content, np.uint8))
+    with pytest.raises(ValueError, match="read-only"):
+        weight[0, 0] = 1
+
+
+def test_every_flipped_bit_is_noticed():
+    content = encode(PAYLOAD)
+    for position in range(len(content)):
+        changed = bytearray(content)
+        changed[position] ^= 1 << position % 8
+        with pytest.raises(QuarlError, match="payload"):
+            decode(bytes(changed))
+
+
+def test_every_cut_and_every_excess_is_noticed():
+    content = encode(PAYLOAD)
+    for size in range(len(content)):
+        with pytest.raises(QuarlError, match="payload"):
+            decode(content[:size])
+    with pytest.raises(QuarlError, match="cut or corrupted"):
+        decode(content + bytes(ALIGNMENT))
+
+
+@pytest.mark.parametrize("content", [b"", b"PK\x03\x04" + bytes(100), b"\x08\x0a" * 50])
+def test_foreign_bytes_are_refused(content):
+    with pytest.raises(QuarlError, match="not a quarl_nb payload"):
+        decode(content)
+
+
+def test_another_format_version_is_refused_by_its_number():
+    content = encode(PAYLOAD)
+    size = int.from_bytes(content[8:12], "little")
+    header = json.loads(content[16 : 16 + size]) | {"format_version": FORMAT_VERSION + 1}
+    text = json.dumps(header).encode().ljust(size)
+    assert len(text) == size
+    crc = zlib.crc32(content[8:12] + text).to_bytes(4, "little")
+    changed = content[:12] + crc + text + content[16 + size :]
+    with pytest.raises(QuarlError, match=f"version {FORMAT_VERSION + 1}; known: {FORMAT_VERSION}"):
+        decode(changed)

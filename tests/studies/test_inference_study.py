@@ -1,0 +1,116 @@
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+import torch
+
+from quarl_nb.errors import QuarlError
+from quarl_nb.runner import plan, run_study
+from quarl_nb.store import ResultStore
+from quarl_nb.studies.inference import (
+    INFERENCE,
+    NATURE_CNN,
+    latencies,
+    layers,
+    random_observations,
+    random_policy,
+    read_bandwidth,
+)
+
+
+def test_the_smoke_profile_runs_to_records(tmp_path):
+    store = ResultStore(tmp_path)
+    summary = run_study(INFERENCE, "smoke", store, progress=False)
+    assert (summary.done, summary.failed) == (3, 0)
+    frame = store.frame("inference").set_index(["runtime", "precision"])
+    assert set(frame.index) == {("onnxruntime", "fp32"), ("onnxruntime", "int8"),
+                                ("torch", "fp32")}  # fmt: skip
+    assert (frame["backend"] == frame.index.get_level_values(0)).all()
+    assert (frame["source"] == "measured").all()
+    assert (frame["extra.weights"] == "random").all()
+    for _, row in frame.iterrows():
+        percentiles = [row[f"latency_p{p}_s"] for p in (10, 50, 90, 99)]
+        assert 0 < percentiles[0] and percentiles == sorted(percentiles)
+        for name in ("latency_medians_s", "build_s", "open_s"):
+            assert len(row[name]) == 3 and min(row[name]) > 0
+        assert row["floor_s"] == pytest.approx(row["weight_bytes"] / row["cached_bytes_per_s"])
+        assert row["payload_bytes"] > row["weight_bytes"]
+    int8, fp32 = frame.loc[("onnxruntime", "int8")], frame.loc[("onnxruntime", "fp32")]
+    assert fp32["weight_bytes"] == 4 * (67 * 64 + 2 * 64 * 64 + 64 * 21 + 3 * 64 + 21)
+    assert int8["weight_bytes"] < 0.3 * fp32["weight_bytes"]
+
+
+def test_every_cell_of_the_full_profile_can_be_measured():
+    parameters = dict(INFERENCE.profiles["full"], repeats=1, repeat_s=0.0, batches=[2])
+    parameters["networks"] = ["64x3", "40-30-20", NATURE_CNN]
+    cells = INFERENCE.cells(parameters)
+    # fp32 twice, fp16, bf16, int8 and int4; no int4 convolutions
+    assert len(cells) == 6 + 6 + 5
+    for cell, budget in cells:
+        measured = INFERENCE.measure(cell, budget).measured
+        assert np.isfinite(measured["latency_medians_s"]).all(), cell
+
+
+def test_the_full_profile_holds_the_papers_networks_and_the_crossover():
+    cells = [cell for cell, _ in INFERENCE.cells(INFERENCE.profiles["full"])]
+    networks = {cell["network"] for cell in cells}
+    assert networks >= {f"{2**i}x3" for i in range(6, 13)} | {"4096-512-1024", NATURE_CNN}
+    assert {cell["batch"] for cell in cells} == {1, 8, 64}
+
+
+def test_latencies_are_those_of_the_calls():
+    class Sleeper:
+        precision, runtime, payload_bytes = "fp32", "torch", 0
+
+        def run(self, obs: np.ndarray) -> np.ndarray:
+            time.sleep(0.002)
+            return obs
+
+    got = latencies(Sleeper(), np.zeros((1, 1)), repeats=4, repeat_s=0.01)
+    assert got["latency_medians_s"].shape == (4,)
+    assert got["calls"] in (12, 16, 20)
+    assert got["latency_p10_s"] >= 0.002
+    assert got["latency_p10_s"] <= got["latency_medians_s"].min() * 1.01
+
+
+def test_networks_are_repeatable_and_of_the_size_they_are_named_after():
+    first, again = random_policy.__wrapped__("32x2", 1), random_policy.__wrapped__("32x2", 1)
+    other = random_policy.__wrapped__("32x2", 2)
+    weight = "layers.0.weight"
+    assert torch.equal(first.state_dict()[weight], again.state_dict()[weight])
+    assert not torch.equal(first.state_dict()[weight], other.state_dict()[weight])
+    assert [layer.options["out_features"] for layer in layers("4096-512-1024")[::2]] == [
+        4096, 512, 1024, 21,
+    ]  # fmt: skip
+    cnn = random_policy(NATURE_CNN, 0)
+    convolutions = 32 * (4 * 8 * 8 + 1) + 64 * (32 * 4 * 4 + 1) + 64 * (64 * 3 * 3 + 1)
+    linear = 128 * (64 * 7 * 7 + 1) + 6 * (128 + 1)
+    assert sum(p.numel() for p in cnn.parameters()) == convolutions + linear
+    frames = random_observations(cnn, 2, 0)
+    assert frames.dtype == np.uint8
+    assert cnn(torch.as_tensor(frames)).std() < 10
+
+
+def test_bandwidth_is_bytes_over_seconds(monkeypatch):
+    monkeypatch.setattr("quarl_nb.studies.inference.timed", lambda call: 0.5)
+    assert read_bandwidth(1024) == 2048.0
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"networks": ["wide"]}, "unknown network 'wide'; allowed: nature-cnn, or hidden"),
+        ({"networks": ["64x"]}, "unknown network '64x'"),
+        ({"networks": ["64--64"]}, "unknown network '64--64'"),
+        ({"runtimes": ["tflite"]}, "unknown runtime 'tflite'; allowed: onnxruntime, torch"),
+        ({"precisions": ["affine8"]}, "unknown precision of an engine 'affine8'"),
+        ({"batch": [1]}, "did you mean 'batches'"),
+    ],
+)
+def test_bad_parameters_are_one_clear_line(change, message):
+    with pytest.raises(QuarlError) as caught:
+        plan(INFERENCE, "smoke", change)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
