@@ -1,4 +1,4 @@
-"""Fakes: a study whose cells behave as asked, so that running is tested without training."""
+"""Fakes: studies and publishers that behave as asked, to test concurrency without training."""
 
 from __future__ import annotations
 
@@ -8,12 +8,15 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from quarl_nb.errors import check_choice
 from quarl_nb.study import Measurement
+
+if TYPE_CHECKING:
+    from quarl_nb.actorq.variables import SharedVariables
 
 BEHAVIOURS = ("ok", "raise", "killed", "exit", "not_json")
 
@@ -76,3 +79,18 @@ class FakeStudy:
             arrays={"curve": np.arange(number + 1)},
             extra={"omp_threads": threads},
         )
+
+
+def numbered_payload(version: int, size: int) -> bytes:
+    """About `size` bytes that no mixture of two versions equals."""
+    return np.full(size - version % 100, version % 251, np.uint8).tobytes()
+
+
+def publish_versions(shared: SharedVariables, count: int, size: int, seed: int) -> None:
+    """Publish versions 0 to `count` - 1, half of them after a random delay of about 1 ms."""
+    from quarl_nb.actorq.variables import Variables
+
+    rng = np.random.default_rng(seed)
+    for version in range(count):
+        shared.publish(Variables(version, "int8", numbered_payload(version, size)))
+        time.sleep(rng.exponential(0.001) * (rng.random() < 0.5))

@@ -2,29 +2,22 @@
 
 from __future__ import annotations
 
-import os
 import pickle
-import signal
-import threading
 import traceback
-from collections.abc import Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
-from multiprocessing import get_context, parent_process, resource_tracker
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
 from quarl_nb.energy import EnergyMeter
 from quarl_nb.errors import QuarlError
+from quarl_nb.processes import SPAWN, STOP_S, child_environment, death, end_with_parent
 from quarl_nb.provenance import utc_now
 from quarl_nb.store import ResultStore, to_json
 from quarl_nb.study import Study
 
-THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 POLL_S = 0.5  # how soon a worker's death is noticed; results arrive at once
-STOP_S = 5.0  # how long a worker may take to end before it is killed
-_SPAWN = get_context("spawn")  # forking a process that has threads (torch, Jupyter) may hang
 
 
 @dataclass(frozen=True)
@@ -115,9 +108,9 @@ class Worker:
         self.task = task
         self.job: Job | None = None
         self.outcome: Outcome | None = None
-        self.connection, remote = _SPAWN.Pipe()
-        self.process = _SPAWN.Process(target=_work, args=(remote, pickled))
-        with _worker_environment():
+        self.connection, remote = SPAWN.Pipe()
+        self.process = SPAWN.Process(target=_work, args=(remote, pickled))
+        with child_environment():
             self.process.start()
         remote.close()
 
@@ -143,7 +136,7 @@ class Worker:
             except (EOFError, OSError):
                 pass
         self.process.join(STOP_S)
-        reason = _death(self.process.exitcode)
+        reason = death(self.process.exitcode)
         if self.job is None:
             raise QuarlError(f"a worker process {reason} before it could measure anything")
         line = f"worker process {reason}"
@@ -161,35 +154,9 @@ class Worker:
             self.process.join()
 
 
-def _death(exitcode: int | None) -> str:
-    if exitcode is not None and exitcode < 0:
-        hint = " (out of memory?)" if -exitcode == signal.SIGKILL else ""
-        return f"was ended by {signal.Signals(-exitcode).name}{hint}"
-    return f"ended with exit code {exitcode}"
-
-
-@contextmanager
-def _worker_environment() -> Iterator[None]:
-    """What a child must have from birth: one thread a library, and no Ctrl-C of its own."""
-    before = {name: os.environ.get(name) for name in THREAD_VARIABLES}
-    os.environ.update(dict.fromkeys(THREAD_VARIABLES, "1"))
-    resource_tracker.ensure_running()  # starting it unblocks signals, so not between
-    # A blocked signal is inherited; Ctrl-C during the start reaches this process afterwards.
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-
-
 def _work(connection: Connection, pickled: bytes) -> None:
     """Body of a worker process: say hello, then measure job after job until the pipe closes."""
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    end_with_parent()
     task: Task = pickle.loads(pickled)  # from our own parent, never from a file
     try:
         connection.send(None)
@@ -197,14 +164,6 @@ def _work(connection: Connection, pickled: bytes) -> None:
             connection.send(_measure(task, connection.recv()))
     except (EOFError, OSError):
         return
-
-
-def _end_with_parent() -> None:
-    """A killed runner must leave nothing running."""
-    parent = parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)
 
 
 def _measure(task: Task, job: Job) -> Outcome:

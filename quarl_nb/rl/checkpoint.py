@@ -17,6 +17,8 @@ from quarl_nb.errors import QuarlError
 FORMAT = 1
 # Larger replay buffers (Atari's) are not saved: a resumed run fills them again first.
 MAX_SAVED_BUFFER_BYTES = 500_000_000
+# What SB3 counts by, beside `num_timesteps`: target updates and delays depend on it.
+_COUNTERS = ("_n_updates", "_n_calls")
 _BUFFERS = ("observations", "next_observations", "actions", "rewards", "dones", "timeouts")
 
 
@@ -39,6 +41,7 @@ def save_checkpoint(path: Path, model: BaseAlgorithm, progress: Progress) -> Non
     """
     state: dict[str, Any] = {"format": FORMAT, "progress": asdict(progress)}
     state["parameters"] = model.get_parameters()
+    state["counters"] = {name: getattr(model, name) for name in _COUNTERS if hasattr(model, name)}
     state["normalizer"] = {
         name: {"mean": torch.as_tensor(rms.mean), "var": torch.as_tensor(rms.var),
                "count": float(rms.count)}
@@ -70,6 +73,8 @@ def load_checkpoint(path: Path, model: BaseAlgorithm) -> Progress:
             saved = state["normalizer"][name]
             rms.mean, rms.var = saved["mean"].numpy(), saved["var"].numpy()
             rms.count = saved["count"]
+        for name, count in state.get("counters", {}).items():
+            setattr(model, name, count)
         _restore_replay(model, state.get("replay", {}))
         progress = Progress(**state["progress"])
     except Exception as error:  # torch.load raises almost anything on a damaged file

@@ -1,0 +1,170 @@
+"""An actor: runs a quantized policy in its environments and accounts for its time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from time import perf_counter
+
+import gymnasium as gym
+import numpy as np
+import torch
+
+from quarl_nb.actorq.quantizer import deserialize
+from quarl_nb.actorq.settings import ActorTask, Orders, Transitions
+from quarl_nb.actorq.variables import Variables
+from quarl_nb.errors import QuarlError
+from quarl_nb.inference import Engine, open_engine
+
+ACTIVITIES = ("environment", "inference", "pull", "deserialize", "load", "send", "wait")
+
+
+class Actor:
+    """Steps its environments with the newest policy that it opened."""
+
+    def __init__(self, task: ActorTask) -> None:
+        self.task, settings = task, task.settings
+        sequence = np.random.SeedSequence([settings.seed, task.index, task.restarts])
+        self._rng = np.random.default_rng(sequence)
+        self.envs = [task.make_env() for _ in range(settings.envs_per_actor)]
+        seeds = self._rng.integers(2**31, size=len(self.envs))
+        self._obs = np.stack(
+            [
+                self._checked(env.reset(seed=int(seed))[0])
+                for env, seed in zip(self.envs, seeds, strict=True)
+            ]
+        )
+        for env, seed in zip(self.envs, seeds, strict=True):
+            env.action_space.seed(int(seed))
+        head = task.spec.head
+        self._low, self._high = (np.array(b, np.float32) for b in (head.low, head.high))
+        self._sigma = settings.noise(task.index) * (self._high - self._low) / 2
+        self._returns = np.zeros(len(self.envs))
+        self._lengths = np.zeros(len(self.envs), np.int64)
+        self._engine: Engine | None = None
+        self.version = -1
+        self.seconds = dict.fromkeys(ACTIVITIES, 0.0)
+        self.pulled_bytes, self.pulls = 0, 0
+        self._steps_until_pull = 0
+
+    @property
+    def pull_due(self) -> bool:
+        """Whether the next thing to do is to pull."""
+        return self._steps_until_pull <= 0
+
+    @property
+    def message_steps(self) -> int:
+        """Steps of each environment in the next message: none reaches over a pull."""
+        steps = min(self.task.settings.transitions_per_message, self._steps_until_pull)
+        return max(1, steps // len(self.envs))
+
+    @contextmanager
+    def timed(self, activity: str) -> Iterator[None]:
+        """Account what is done inside to `activity`, in seconds."""
+        started = perf_counter()
+        yield
+        self.seconds[activity] += perf_counter() - started
+
+    def open(self, variables: Variables) -> None:
+        """Act with `variables` from now on; the version that acts already is left in place.
+
+        Raises:
+            QuarlError: the payload is damaged or of another network.
+        """
+        self.pulls += 1
+        self._steps_until_pull = self.task.settings.pull_period
+        self.pulled_bytes += len(variables.payload)
+        if variables.version < self.version:
+            raise QuarlError(f"variables went back from {self.version} to {variables.version}")
+        if variables.version == self.version:
+            return
+        with self.timed("deserialize"):
+            payload = deserialize(variables, self.task)
+        with self.timed("load"):
+            self._engine = open_engine(payload)
+        self.version = variables.version
+
+    def collect(self, steps: int, orders: Orders) -> Transitions:
+        """Step every environment `steps` times.
+
+        Raises:
+            QuarlError: no variables were opened yet, or an environment raised or returned
+                observations of another shape.
+        """
+        n = len(self.envs)
+        obs = np.empty((steps + 1, n, *self._obs.shape[1:]), self._obs.dtype)
+        next_obs = np.empty((steps, n, *self._obs.shape[1:]), self._obs.dtype)
+        rewards = np.zeros((steps, n), np.float32)
+        dones, timeouts = np.zeros((steps, n), bool), np.zeros((steps, n), bool)
+        actions, episodes = [], []
+        obs[0] = self._obs
+        for t in range(steps):
+            action = self._actions(obs[t], orders)
+            started = perf_counter()
+            for i, env in enumerate(self.envs):
+                seen, rewards[t, i], terminated, truncated = self._step(env, action[i])
+                next_obs[t, i] = obs[t + 1, i] = seen
+                self._returns[i] += rewards[t, i]
+                self._lengths[i] += 1
+                if terminated or truncated:
+                    dones[t, i], timeouts[t, i] = True, not terminated
+                    episodes.append((float(self._returns[i]), int(self._lengths[i])))
+                    self._returns[i], self._lengths[i] = 0.0, 0
+                    obs[t + 1, i] = self._checked(env.reset()[0])
+            self.seconds["environment"] += perf_counter() - started
+            actions.append(action)
+        self._obs = obs[-1]
+        self._steps_until_pull -= rewards.size
+        return Transitions(
+            self.task.index, self.version, obs[:-1], next_obs, np.stack(actions), rewards,
+            dones, timeouts, episodes,
+        )  # fmt: skip
+
+    def report(self, transitions: Transitions) -> Transitions:
+        """Add to a message what happened since the last one."""
+        transitions.seconds, self.seconds = self.seconds, dict.fromkeys(ACTIVITIES, 0.0)
+        transitions.pulled_bytes, self.pulled_bytes = self.pulled_bytes, 0
+        transitions.pulls, self.pulls = self.pulls, 0
+        return transitions
+
+    def close(self) -> None:
+        """Close the environments."""
+        for env in self.envs:
+            env.close()
+
+    def _actions(self, obs: np.ndarray, orders: Orders) -> np.ndarray:
+        """Actions of observations ``[envs, ...]``, exploration added."""
+        if orders.random:
+            return np.stack([env.action_space.sample() for env in self.envs])
+        if self._engine is None:
+            raise QuarlError("the actor has no policy yet: open variables first")
+        head = self.task.spec.head
+        started = perf_counter()
+        outputs = self._engine.run(obs)
+        actions = head.actions(torch.from_numpy(outputs), None)
+        if head.discrete:
+            explore = self._rng.random(len(actions)) < orders.epsilon
+            if explore.any():
+                actions[explore] = self._rng.integers(outputs.shape[1], size=explore.sum())
+        elif self._sigma.any():
+            flat = actions.reshape(len(actions), -1)
+            noise = self._rng.standard_normal(flat.shape, np.float32) * self._sigma
+            actions = np.clip(flat + noise, self._low, self._high).reshape(actions.shape)
+        self.seconds["inference"] += perf_counter() - started
+        return actions
+
+    def _step(self, env: gym.Env, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool]:
+        try:
+            obs, reward, terminated, truncated, _ = env.step(action)
+        except Exception as error:  # whatever a user's environment does, name it
+            raise QuarlError(f"environment raised {type(error).__name__}: {error}") from error
+        return self._checked(obs), float(reward), bool(terminated), bool(truncated)
+
+    def _checked(self, obs: np.ndarray) -> np.ndarray:
+        obs = np.asarray(obs)
+        if obs.shape != self.task.spec.obs_shape:
+            raise QuarlError(
+                f"environment returned an observation of shape {list(obs.shape)}, "
+                f"the policy takes {list(self.task.spec.obs_shape)}"
+            )
+        return obs

@@ -1,0 +1,155 @@
+"""ActorQ itself: what a user makes around an algorithm."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
+
+from quarl_nb.actorq.learner import Learner
+from quarl_nb.actorq.process import run_process
+from quarl_nb.actorq.result import Result
+from quarl_nb.actorq.run import Run, Saving
+from quarl_nb.actorq.serial import run_serial
+from quarl_nb.actorq.settings import ActorTask, Settings
+from quarl_nb.errors import QuarlError, check_choice
+from quarl_nb.quant import parse_precision
+from quarl_nb.rl.checkpoint import Progress, load_checkpoint
+from quarl_nb.rl.envs import make_env
+
+logger = logging.getLogger(__name__)
+
+ENGINES = {"serial": run_serial, "process": run_process}
+CALIBRATION_STEPS = 512
+
+
+class ActorQ:
+    """Trains an off-policy algorithm with quantized actors (paper, section 2).
+
+    >>> model = DQN("MlpPolicy", "CartPole-v1")
+    >>> result = ActorQ(model, precision="int8", n_actors=4).learn(40_000)
+
+    The learner is the algorithm itself, in full precision, trained in place: afterwards save it,
+    evaluate it, or go on with it as with any stable-baselines3 model.
+
+    Args:
+        algorithm: DQN, DDPG, TD3, SAC, D4PG or another off-policy algorithm with one environment.
+        env: where actors act: a name (see `quarl_nb.rl.envs`) or a function that makes one
+            gymnasium environment; by default the id of the algorithm's own.
+        engine: `process` (default) or `serial`.
+        saving: checkpoint to resume from, and snapshots of the policy.
+        settings: fields of `Settings`: precision, n_actors, pull_period, samples_per_insert, ...
+
+    Raises:
+        QuarlError: the algorithm cannot be fed, the environment is unknown, a setting is wrong.
+    """
+
+    def __init__(
+        self,
+        algorithm: OffPolicyAlgorithm,
+        env: str | Callable[[], gym.Env] | None = None,
+        engine: str = "process",
+        saving: Saving | None = None,
+        **settings: Any,
+    ) -> None:
+        check_choice("engine", engine, ENGINES)
+        for name in settings:
+            check_choice("setting of ActorQ", name, Settings.__dataclass_fields__)
+        self.algorithm, self.engine = algorithm, engine
+        self.saving = saving or Saving()
+        self.settings = Settings(**settings)
+        self.make_env = _env_factory(algorithm, env)
+        self.result = Result()
+        cores = os.cpu_count() or 1
+        if engine != "serial" and self.settings.n_actors > cores:
+            logger.warning("%d actors share %d cores", self.settings.n_actors, cores)
+
+    def learn(
+        self,
+        total_steps: int,
+        progress_bar: bool = True,
+        on_message: Callable[[Result], None] | None = None,
+    ) -> Result:
+        """Train until the actors have made `total_steps` environment steps in all.
+
+        (The last message may reach beyond it by less than its length.)
+
+        Continues from the checkpoint where there is one. Ctrl-C ends the run cleanly; what was
+        done is in the result, as it is in `self.result` after an error.
+
+        Args:
+            on_message: called with the result so far, after every message of an actor.
+
+        Raises:
+            QuarlError: an actor, the quantizer or the learner failed.
+        """
+        progress = self._resume()
+        # The replay buffer draws from numpy's global generator. A resumed run goes on with other
+        # numbers than the ones it began with.
+        self.algorithm.set_random_seed(self.settings.seed + progress.timesteps)
+        learner = Learner(
+            self.algorithm, self.settings, total_steps, resumed=progress.timesteps > 0
+        )
+        run = Run(learner, total_steps, self.saving, progress, progress_bar, on_message)
+        self.result, stopped = run.result, "failed"
+        try:
+            ENGINES[self.engine](run, self._tasks(learner))
+            stopped = "done"
+        except KeyboardInterrupt:
+            stopped = "interrupted"
+        except QuarlError as error:
+            stopped = str(error)
+            raise
+        finally:
+            run.close(stopped)
+        return self.result
+
+    def _resume(self) -> Progress:
+        path = self.saving.checkpoint
+        return load_checkpoint(path, self.algorithm) if path and path.exists() else Progress()
+
+    def _tasks(self, learner: Learner) -> list[ActorTask]:
+        spec, settings = learner.policy().spec, self.settings
+        calibration = None
+        convolves = any(layer.kind == "conv2d" for layer in spec.layers)
+        if convolves and parse_precision(settings.precision).activation is not None:
+            calibration = _observations(self.make_env, CALIBRATION_STEPS, settings.seed)
+        return [
+            ActorTask(i, self.make_env, spec, settings, calibration)
+            for i in range(settings.n_actors)
+        ]
+
+
+def _env_factory(
+    algorithm: OffPolicyAlgorithm, env: str | Callable[[], gym.Env] | None
+) -> Callable[[], gym.Env]:
+    if env is not None and not isinstance(env, str):
+        return env
+    env_id = env or _env_id(algorithm)
+    make_env(env_id).close()  # an unknown name is to be reported here, not by an actor
+    return partial(make_env, env_id)
+
+
+def _env_id(algorithm: OffPolicyAlgorithm) -> str:
+    inner = getattr(algorithm.env, "envs", [None])[0]
+    if inner is None or inner.spec is None:
+        raise QuarlError("the algorithm's environment has no id: give ActorQ an env")
+    return inner.spec.id
+
+
+def _observations(make: Callable[[], gym.Env], steps: int, seed: int) -> np.ndarray:
+    """What random actions see, ``[steps, *obs_shape]``: inputs that set activations' ranges."""
+    env = make()
+    env.action_space.seed(seed)
+    seen = [env.reset(seed=seed)[0]]
+    while len(seen) < steps:
+        obs, _, terminated, truncated, _ = env.step(env.action_space.sample())
+        seen.append(env.reset()[0] if terminated or truncated else obs)
+    env.close()
+    return np.stack(seen)

@@ -1,0 +1,160 @@
+"""The child processes of the process engine: what runs in them, and the parent's handle on one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+import cloudpickle
+import torch
+
+from quarl_nb.actorq.actor import ACTIVITIES, Actor
+from quarl_nb.actorq.quantizer import quantize_policy
+from quarl_nb.actorq.settings import ActorTask, Orders
+from quarl_nb.actorq.variables import SharedVariables, Variables
+from quarl_nb.actorq.wire import decode
+from quarl_nb.errors import QuarlError
+from quarl_nb.processes import SPAWN, STOP_S, child_environment, death, end_with_parent
+
+
+@dataclass(frozen=True)
+class Failure:
+    """The last message of a child that met an error which a restart would not mend."""
+
+    reason: str
+
+
+class Child:
+    """The parent's handle on a child process and its pipe.
+
+    Args:
+        name: for errors ("actor 2").
+        body: runs in the child with its connection and `arguments`.
+        restarts: how often this child was started before.
+    """
+
+    def __init__(
+        self, name: str, body: Callable[..., None], arguments: tuple[Any, ...], restarts: int = 0
+    ) -> None:
+        self.name, self.restarts = name, restarts
+        self.connection, remote = SPAWN.Pipe()
+        self.process = SPAWN.Process(target=_run, args=(body, remote, *arguments), name=name)
+        with child_environment():
+            self.process.start()
+        remote.close()
+
+    def await_hello(self) -> None:
+        """Block until the child is up.
+
+        Raises:
+            QuarlError: it failed, or died on the way.
+        """
+        wait([self.connection, self.process.sentinel])
+        if not self.connection.poll() or self.receive() is None:
+            self.end()
+            raise QuarlError(f"{self.name} {death(self.process.exitcode)} while it started")
+
+    def receive(self) -> Any:
+        """Its next message; None if it died before the message was whole.
+
+        Raises:
+            QuarlError: the message says that it failed for good.
+        """
+        try:
+            message = self.connection.recv()
+        except (EOFError, OSError):
+            return None
+        if isinstance(message, Failure):
+            raise QuarlError(f"{self.name}: {message.reason}")
+        return message
+
+    def send(self, message: Any) -> None:
+        """Tell it something; a child that has just died is found out elsewhere."""
+        try:
+            self.connection.send(message)
+        except OSError:
+            pass
+
+    def close(self) -> None:
+        """Let it end: its next read or write of the pipe fails."""
+        self.connection.close()
+
+    def end(self) -> None:
+        """Wait until it ended; kill it where it does not."""
+        self.connection.close()
+        self.process.join(STOP_S)
+        if self.process.is_alive():
+            self.process.kill()
+            self.process.join()
+
+
+def act(connection: Connection, pickled: bytes, payloads: SharedVariables) -> None:
+    """Body of an actor: pull when due, collect, send once the message before was answered."""
+    task: ActorTask = cloudpickle.loads(pickled)  # from our own parent, never from a file
+    actor = Actor(task)
+    try:
+        # The first opening loads the runtime: the clock starts when all are ready to run.
+        actor.open(_newest(payloads))
+        actor.seconds = dict.fromkeys(ACTIVITIES, 0.0)
+        connection.send("hello")
+        orders: Orders = connection.recv()
+        while True:
+            if actor.pull_due:
+                with actor.timed("pull"):
+                    variables = _newest(payloads)
+                actor.open(variables)
+            transitions = actor.collect(actor.message_steps, orders)
+            with actor.timed("wait"):
+                orders = connection.recv()
+            with actor.timed("send"):
+                connection.send(actor.report(transitions))
+    finally:
+        actor.close()
+
+
+def quantize(
+    connection: Connection, pickled: bytes, weights: SharedVariables, payloads: SharedVariables
+) -> None:
+    """Body of the quantizer: woken by a message, it publishes the newest weights quantized."""
+    task: ActorTask = cloudpickle.loads(pickled)
+
+    def newest_quantized() -> Variables:
+        newest = _newest(weights)
+        return quantize_policy(decode(newest.payload, task.spec), newest.version, task)
+
+    newest_quantized()  # loads what is needed to build a payload
+    connection.send("hello")
+    while True:
+        connection.recv()
+        variables = newest_quantized()
+        payloads.publish(variables)
+        connection.send(len(variables.payload))
+
+
+def _newest(shared: SharedVariables) -> Variables:
+    variables = shared.pull()
+    assert variables is not None  # the first is published before any child is started
+    return variables
+
+
+def _run(body: Callable[..., None], connection: Connection, *arguments: Any) -> None:
+    """Run a body until the parent closes the pipe."""
+    end_with_parent()
+    torch.set_num_threads(1)
+    try:
+        body(connection, *arguments)
+    except (EOFError, ConnectionError):
+        return
+    except QuarlError as error:
+        _send_last(connection, Failure(str(error)))
+    except Exception as error:  # a user's environment may raise anything when it is made
+        _send_last(connection, Failure(f"{type(error).__name__}: {error}".partition("\n")[0]))
+
+
+def _send_last(connection: Connection, failure: Failure) -> None:
+    try:
+        connection.send(failure)
+    except OSError:
+        pass  # nobody is there to hear it

@@ -1,0 +1,53 @@
+"""The rate limiter: how often a transition is sampled for each time one is inserted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from quarl_nb.errors import QuarlError
+
+
+@dataclass
+class RateLimiter:
+    """Keeps samples / inserts near `samples_per_insert` by blocking whichever side is ahead.
+
+    Reverb's ``SampleToInsertRatio`` (Cassirer et al. 2021, arXiv 2102.04736, section 3.3):
+    ``inserts * samples_per_insert - samples`` stays within `tolerance` of its value when sampling
+    began, ``min_size * samples_per_insert``.
+
+    Args:
+        samples_per_insert: transitions sampled for each one inserted; the paper's 16.
+        min_size: transitions inserted before the first is sampled.
+        tolerance: in sampled transitions; at least one batch sampled and one inserted fit in.
+    """
+
+    samples_per_insert: float
+    min_size: int
+    tolerance: float
+    inserts: int = 0
+    samples: int = 0
+
+    def __post_init__(self) -> None:
+        if self.samples_per_insert <= 0:
+            raise QuarlError(f"samples per insert {self.samples_per_insert} is not positive")
+
+    def can_sample(self, n: int) -> bool:
+        """Whether the learner may sample `n` transitions now."""
+        lead = self._lead - n
+        return self.inserts >= max(self.min_size, 1) and lead >= -self.tolerance
+
+    def can_insert(self, n: int) -> bool:
+        """Whether actors may insert `n` transitions now; always while the buffer fills."""
+        if self.inserts + n <= self.min_size:
+            return True
+        return self._lead + n * self.samples_per_insert <= self.tolerance
+
+    def resume(self, inserts: int) -> None:
+        """Go on after `inserts` transitions, as if sampled exactly as often as they should be."""
+        self.inserts = inserts
+        self.samples = round(max(inserts - self.min_size, 0) * self.samples_per_insert)
+
+    @property
+    def _lead(self) -> float:
+        """How far inserts are ahead of samples, in sampled transitions."""
+        return (self.inserts - self.min_size) * self.samples_per_insert - self.samples

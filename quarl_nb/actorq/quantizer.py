@@ -1,0 +1,41 @@
+"""The parameter quantizer: newest weights in, a payload that an actor only has to open out."""
+
+from __future__ import annotations
+
+from quarl_nb.actorq.settings import ActorTask, Settings
+from quarl_nb.actorq.variables import Variables
+from quarl_nb.actorq.wire import decode, encode
+from quarl_nb.inference import build_payload
+from quarl_nb.rl.policies import PolicyNet
+
+
+def quantize_policy(net: PolicyNet, version: int, task: ActorTask) -> Variables:
+    """Post-training quantization of a policy that the learner publishes (paper, section 2).
+
+    Raises:
+        QuarlError: the network cannot run in the precision asked for, or holds NaN.
+    """
+    settings = task.settings
+    if sent_ready_to_open(settings):
+        return Variables(version, settings.precision, _payload(net, task))
+    assert settings.communication is not None
+    return Variables(version, settings.communication, encode(net, settings.communication))
+
+
+def deserialize(variables: Variables, task: ActorTask) -> bytes:
+    """What an actor opens: the payload itself, or one that it makes of the weights it was sent."""
+    if sent_ready_to_open(task.settings):
+        return variables.payload
+    return _payload(decode(variables.payload, task.spec), task)
+
+
+def sent_ready_to_open(settings: Settings) -> bool:
+    """Whether weights travel in the precision that actors compute in."""
+    return settings.communication in (None, settings.precision)
+
+
+def _payload(net: PolicyNet, task: ActorTask) -> bytes:
+    settings = task.settings
+    return build_payload(
+        net, settings.precision, runtime=settings.runtime, calibration=task.calibration
+    )

@@ -1,0 +1,135 @@
+"""One run of the actor-learner loop, as its engines drive it."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from tqdm import tqdm
+
+from quarl_nb.actorq.learner import Learner
+from quarl_nb.actorq.result import Result, Snapshot
+from quarl_nb.actorq.settings import Transitions
+from quarl_nb.rl.checkpoint import Progress, save_checkpoint
+from quarl_nb.rl.policies import save_policy
+
+
+@dataclass(frozen=True)
+class Saving:
+    """What a run leaves on disk while it goes.
+
+    Attributes:
+        checkpoint: file to resume from, written every `checkpoint_every_s` seconds; or None.
+        snapshots: folder for the learner's policy every `snapshot_every` steps; or None.
+    """
+
+    checkpoint: Path | None = None
+    checkpoint_every_s: float = 60.0
+    snapshots: Path | None = None
+    snapshot_every: int = 0
+
+
+class Run:
+    """The learner, the result and the saving of one run: all that an engine must tell and ask.
+
+    Args:
+        progress: what was done before, if the run was resumed.
+    """
+
+    def __init__(
+        self,
+        learner: Learner,
+        total_steps: int,
+        saving: Saving,
+        progress: Progress,
+        bar: bool,
+        on_message: Callable[[Result], None] | None = None,
+    ) -> None:
+        self.learner, self.total_steps, self.saving = learner, total_steps, saving
+        self.result = Result(steps=learner.steps, updates=learner.updates)
+        self.on_message = on_message
+        self._started_from = learner.steps, learner.updates
+        self._wall_before_s = progress.wall_s
+        self._next_snapshot = learner.steps
+        self.start_clock()
+        self._bar = tqdm(
+            total=total_steps, initial=learner.steps, desc="ActorQ", unit="step",
+            unit_scale=True, disable=not (bar and sys.stderr.isatty()),
+        )  # fmt: skip
+
+    def start_clock(self) -> None:
+        """Count seconds from now: actors are up, the first policy is there."""
+        self._started = time.perf_counter()
+        self._next_checkpoint = self._started + self.saving.checkpoint_every_s
+
+    @property
+    def wall_s(self) -> float:
+        return self._wall_before_s + time.perf_counter() - self._started
+
+    @property
+    def finished(self) -> bool:
+        return self.learner.steps >= self.total_steps
+
+    def receive(self, transitions: Transitions) -> None:
+        """Take in one message of an actor."""
+        self._snapshot_if_due()
+        age = self.learner.updates - transitions.version
+        self.learner.insert(transitions)
+        self.result.add(transitions, age, self.wall_s)
+        self._show(len(transitions))
+        if self.on_message:
+            self.on_message(self.result)
+        if self.saving.checkpoint and time.perf_counter() >= self._next_checkpoint:
+            self.checkpoint()
+
+    def update(self) -> None:
+        """One gradient step of the learner."""
+        self.learner.update()
+        self.result.updates = self.learner.updates
+
+    def count_publication(self, payload_bytes: int) -> None:
+        """Account for a policy that was made ready to be pulled."""
+        self.result.published += 1
+        self.result.payload_bytes = payload_bytes
+
+    def checkpoint(self) -> None:
+        """Save what a killed run goes on from."""
+        assert self.saving.checkpoint is not None
+        progress = Progress(timesteps=self.learner.steps, wall_s=self.wall_s, done=self.finished)
+        save_checkpoint(self.saving.checkpoint, self.learner.algorithm, progress)
+        self._next_checkpoint = time.perf_counter() + self.saving.checkpoint_every_s
+
+    def close(self, stopped: str) -> Result:
+        """End the run: "done", "interrupted", or the error that ended it."""
+        result, learner = self.result, self.learner
+        whole = stopped in ("done", "interrupted")
+        if whole and learner.steps > self._started_from[0]:
+            self._snapshot_if_due(last=True)
+        result.wall_s, result.updates = self.wall_s, learner.updates
+        result.learner_s, result.stopped = dict(learner.seconds), stopped
+        learner.close()
+        self._bar.close()
+        if whole and self.saving.checkpoint:
+            self.checkpoint()
+        return result
+
+    def _snapshot_if_due(self, last: bool = False) -> None:
+        if self.saving.snapshots is None or not (last or self.learner.steps >= self._next_snapshot):
+            return
+        self._next_snapshot = self.learner.steps + self.saving.snapshot_every
+        wall_s, steps = self.wall_s, self.learner.steps
+        folder = save_policy(self.learner.policy(), self.saving.snapshots / f"{steps:09d}", {})
+        self.result.snapshots.append(Snapshot(steps, self.learner.updates, wall_s, folder))
+
+    def _show(self, steps: int) -> None:
+        result, wall_s = self.result, max(time.perf_counter() - self._started, 1e-9)
+        self._bar.update(steps)
+        self._bar.set_postfix_str(
+            f"return {result.recent_return():.1f}, "
+            f"{(result.updates - self._started_from[1]) / wall_s:.1f} updates/s, "
+            f"policy age {result.ages[-1]} updates, {result.pulled_bytes / 1e6:.0f} MB pulled",
+            refresh=False,
+        )

@@ -1,0 +1,120 @@
+"""What an ActorQ run is set to, and what learner and actors tell each other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import gymnasium as gym
+import numpy as np
+
+from quarl_nb.errors import QuarlError, check_choice
+from quarl_nb.quant import parse_precision
+from quarl_nb.rl.spec import PolicySpec
+
+RUNTIMES = ("onnxruntime", "torch")
+NOISE_MAX = 0.2
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Knobs of the actor-learner loop; the defaults are the paper's (section 3, Appendix A)."""
+
+    precision: str = "int8"  # that actors compute in
+    communication: str | None = None  # of weights on the wire; None: the actors' own
+    runtime: str = "onnxruntime"  # that actors compute with
+    n_actors: int = 4
+    envs_per_actor: int = 1  # stepped together, one batch of inference
+    pull_period: int = 1000  # environment steps of one actor between two pulls
+    samples_per_insert: float = 16.0
+    publish_period: int | None = None  # learner updates between publications; None: 2 per pull
+    transitions_per_message: int = 50  # of all environments of an actor
+    noise_max: float = NOISE_MAX  # sigma of the last actor, in half widths of the action range
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        parse_precision(self.precision)
+        parse_precision(self.communication or self.precision)
+        check_choice("runtime", self.runtime, RUNTIMES)
+        for name in ("n_actors", "envs_per_actor", "pull_period", "transitions_per_message"):
+            if getattr(self, name) < 1:
+                raise QuarlError(f"{name} is {getattr(self, name)}; at least 1")
+        if self.publish_period is not None and self.publish_period < 1:
+            raise QuarlError(f"publish_period is {self.publish_period}; at least 1")
+        if self.noise_max < 0:
+            raise QuarlError(f"noise_max is {self.noise_max}; at least 0")
+
+    def noise(self, actor: int) -> float:
+        """Sigma of an actor's Gaussian action noise, spread evenly over 0 to `noise_max`.
+
+        (Paper, section 3: "sigma is uniformly assigned between 0 and .2 according to the actor".)
+        A lone actor gets the middle.
+        """
+        if self.n_actors == 1:
+            return self.noise_max / 2
+        return self.noise_max * actor / (self.n_actors - 1)
+
+
+@dataclass(frozen=True)
+class ActorTask:
+    """What an actor is made from, in whichever process it runs.
+
+    Attributes:
+        calibration: raw observations ``[n, *obs_shape]`` that set the ranges of activations,
+            where the precision needs them.
+        restarts: how often it died before.
+    """
+
+    index: int
+    make_env: Callable[[], gym.Env]
+    spec: PolicySpec
+    settings: Settings
+    calibration: np.ndarray | None = None
+    restarts: int = 0
+
+
+@dataclass(frozen=True)
+class Orders:
+    """What the learner tells an actor with each answer.
+
+    Attributes:
+        random: act at random (the replay buffer is being filled for the first time).
+        epsilon: probability of a random action, where actions are discrete.
+        stop: end.
+    """
+
+    random: bool
+    epsilon: float = 0.0
+    stop: bool = False
+
+
+@dataclass
+class Transitions:
+    """Consecutive steps of one actor's environments, all made by one policy version.
+
+    Attributes:
+        actor: its index. version: of the policy that acted.
+        obs, next_obs: ``[steps, envs, *obs_shape]``; `next_obs` is the last of its episode where
+            that ended, never the first of the next.
+        actions: ``[steps, envs, *action_shape]``, as the environment took them.
+        rewards, dones, timeouts: ``[steps, envs]``; a timeout is done without being terminal.
+        episodes: (return, length) of those that ended.
+        seconds: what the actor spent them on, since its last message.
+        pulled_bytes, pulls: since its last message.
+    """
+
+    actor: int
+    version: int
+    obs: np.ndarray
+    next_obs: np.ndarray
+    actions: np.ndarray
+    rewards: np.ndarray
+    dones: np.ndarray
+    timeouts: np.ndarray
+    episodes: list[tuple[float, int]] = field(default_factory=list)
+    seconds: dict[str, float] = field(default_factory=dict)
+    pulled_bytes: int = 0
+    pulls: int = 0
+
+    def __len__(self) -> int:
+        return self.rewards.size

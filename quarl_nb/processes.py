@@ -1,0 +1,53 @@
+"""Child processes that start clean and leave nothing running: spawned, one thread, no orphans."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from multiprocessing import get_context, parent_process, resource_tracker
+
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+STOP_S = 5.0  # how long a child may take to end before it is killed
+SPAWN = get_context("spawn")  # forking a process that has threads (torch, Jupyter) may hang
+
+
+@contextmanager
+def child_environment() -> Iterator[None]:
+    """What a child must have from birth: one thread a library, and no Ctrl-C of its own."""
+    before = {name: os.environ.get(name) for name in THREAD_VARIABLES}
+    os.environ.update(dict.fromkeys(THREAD_VARIABLES, "1"))
+    resource_tracker.ensure_running()  # starting it unblocks signals, so not between
+    # A blocked signal is inherited; Ctrl-C during the start reaches this process afterwards.
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+def end_with_parent() -> None:
+    """Called first in a child: a killed parent must leave nothing running."""
+    threading.Thread(target=_exit_after_parent, daemon=True).start()
+
+
+def _exit_after_parent() -> None:
+    parent = parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
+
+
+def death(exitcode: int | None) -> str:
+    """How a process ended, as a phrase: "was ended by SIGKILL (out of memory?)"."""
+    if exitcode is not None and exitcode < 0:
+        hint = " (out of memory?)" if -exitcode == signal.SIGKILL else ""
+        return f"was ended by {signal.Signals(-exitcode).name}{hint}"
+    return f"ended with exit code {exitcode}"

@@ -1,0 +1,136 @@
+"""The learner feeds an algorithm as stable-baselines3's own loop does."""
+
+import numpy as np
+import pytest
+import torch
+from stable_baselines3 import DDPG, DQN, PPO
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.vec_env import VecNormalize
+
+from quarl_nb.actorq.learner import Learner
+from quarl_nb.actorq.settings import Settings, Transitions
+from quarl_nb.errors import QuarlError
+
+STEPS = 150
+
+
+def transitions(obs, next_obs, actions, rewards, dones, timeouts, actor=0):
+    """Of one environment: arrays ``[steps, ...]`` with the axis of environments put in."""
+    arrays = (np.asarray(a)[:, None] for a in (obs, next_obs, actions, rewards, dones, timeouts))
+    return Transitions(actor, 0, *arrays)
+
+
+class Recorder(BaseCallback):
+    """Keeps every transition of SB3's own loop, actions as the environment took them."""
+
+    def __init__(self):
+        super().__init__()
+        self.rows = []
+
+    def _on_step(self):
+        found, info = self.locals, self.locals["infos"][0]
+        done = bool(found["dones"][0])
+        next_obs = info["terminal_observation"] if done else found["new_obs"][0]
+        row = (self.model._last_obs[0].copy(), next_obs.copy(), found["actions"][0].copy(),
+               found["rewards"][0], done, bool(info.get("TimeLimit.truncated")))  # fmt: skip
+        self.rows.append(row)
+        return True
+
+
+def same_parameters(a, b):
+    return all(torch.equal(x, y) for x, y in zip(a.parameters(), b.parameters(), strict=True))
+
+
+@pytest.mark.parametrize("algorithm, env", [(DDPG, "Pendulum-v1"), (DQN, "CartPole-v1")])
+def test_the_same_data_give_the_same_parameters_as_sb3s_own_learning(algorithm, env):
+    options = dict(learning_starts=30, batch_size=16, seed=3, device="cpu", train_freq=1,
+                   policy_kwargs=dict(net_arch=[16, 16]))  # fmt: skip
+    if algorithm is DQN:
+        options |= dict(target_update_interval=20)
+    recorder = Recorder()
+    theirs = algorithm("MlpPolicy", env, **options)
+    theirs.learn(STEPS, callback=recorder)
+    ours = algorithm("MlpPolicy", env, **options)
+    learner = Learner(ours, Settings(), STEPS)
+    for row in recorder.rows:
+        if algorithm is DQN and ours.num_timesteps >= ours.learning_starts:
+            np.random.rand()  # SB3 draws for epsilon-greedy from the generator of the buffer
+        learner.insert(transitions(*([field] for field in row)))
+        if ours.num_timesteps > ours.learning_starts:
+            learner.update()
+    assert ours._n_updates == theirs._n_updates > 100
+    for name in ("observations", "next_observations", "actions", "rewards", "dones", "timeouts"):
+        mine, other = getattr(ours.replay_buffer, name), getattr(theirs.replay_buffer, name)
+        assert np.array_equal(mine[:STEPS], other[:STEPS]), name
+    assert same_parameters(ours.policy, theirs.policy)
+
+
+def test_continuous_actions_are_stored_scaled_and_timeouts_marked(counter):
+    env = counter(discrete=False)  # actions from -2 to 4
+    model = DDPG("MlpPolicy", env, buffer_size=10, device="cpu")
+    learner = Learner(model, Settings(), 10)
+    learner.insert(
+        transitions(np.zeros((2, 2)), np.ones((2, 2)), np.array([[1.0, 4.0], [-2.0, 2.5]]),
+                    np.array([1.0, 2.0]), np.array([False, True]), np.array([False, True]))
+    )  # fmt: skip
+    buffer = model.replay_buffer
+    assert np.allclose(buffer.actions[:2, 0], [[0, 1], [-1, 0.5]])
+    assert buffer.dones[:2, 0].tolist() == [0, 1] and buffer.timeouts[:2, 0].tolist() == [0, 1]
+    assert learner.steps == 2 and learner.limiter.inserts == 2
+
+
+def test_n_step_returns_do_not_run_from_one_actors_steps_into_anothers(counter):
+    model = DQN("MlpPolicy", counter(), n_steps=3, gamma=0.5, buffer_size=50, device="cpu")
+    learner = Learner(model, Settings(), 10)
+
+    def steps(actor, rewards):
+        n = len(rewards)
+        none = np.zeros(n, bool)
+        obs = np.full((n, 2), actor, np.float32)
+        return transitions(obs, obs, np.zeros(n, np.int64), rewards, none, none, actor)
+
+    learner.insert(steps(0, [1.0, 2.0]))
+    learner.insert(steps(0, [4.0]))  # goes on where the last message ended
+    learner.insert(steps(1, [100.0, 100.0]))
+    sample = model.replay_buffer._get_samples(np.array([0, 1, 2]))
+    assert sample.rewards[:, 0].tolist() == [1 + 2 / 2 + 4 / 4, 2 + 4 / 2, 4]
+    assert sample.discounts[:, 0].tolist() == [0.125, 0.25, 0.5]
+    assert sample.dones[:, 0].tolist() == [0, 0, 0]
+    assert (sample.next_observations == 0).all()
+
+
+def test_schedules_and_exploration_follow_the_whole_runs_steps(small_dqn):
+    model = small_dqn(exploration_fraction=0.5, exploration_final_eps=0.2)
+    learner = Learner(model, Settings(), 100)
+    assert learner.orders.random
+    obs = np.zeros((50, 4), np.float32)
+    none = np.zeros(50, bool)
+    learner.insert(transitions(obs, obs, np.zeros(50, int), np.ones(50), none, none))
+    assert not learner.orders.random
+    assert learner.orders.epsilon == pytest.approx(0.2)
+
+
+def test_the_algorithm_is_whole_again_afterwards(small_dqn, tmp_path):
+    model = small_dqn()
+    learner = Learner(model, Settings(), 100)
+    learner.close()
+    model.save(tmp_path / "model.zip")
+    model.learn(30)
+
+
+def test_what_cannot_be_fed_is_refused(small_dqn):
+    with pytest.raises(QuarlError, match="off-policy algorithm, not PPO"):
+        Learner(PPO("MlpPolicy", "CartPole-v1", device="cpu"), Settings(), 10)
+    with pytest.raises(QuarlError, match="2 environments"):
+        Learner(small_dqn(make_vec_env("CartPole-v1", 2)), Settings(), 10)
+    with pytest.raises(QuarlError, match="VecNormalize"):
+        Learner(small_dqn(VecNormalize(make_vec_env("CartPole-v1", 1))), Settings(), 10)
+
+
+def test_nan_never_reaches_the_buffer(small_dqn):
+    learner = Learner(small_dqn(), Settings(), 10)
+    obs, none = np.zeros((1, 4), np.float32), np.zeros(1, bool)
+    with pytest.raises(QuarlError, match="actor 2 sent a reward or observation that is NaN"):
+        learner.insert(transitions(obs, obs, [0], [np.nan], none, none, actor=2))
+    assert learner.steps == 0

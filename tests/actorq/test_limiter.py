@@ -1,0 +1,48 @@
+import numpy as np
+import pytest
+
+from quarl_nb.actorq.limiter import RateLimiter
+from quarl_nb.errors import QuarlError
+
+
+def test_nothing_is_sampled_before_the_buffer_holds_its_least():
+    limiter = RateLimiter(samples_per_insert=16, min_size=100, tolerance=512)
+    assert limiter.can_insert(100) and not limiter.can_sample(1)
+    limiter.inserts = 99
+    assert not limiter.can_sample(1)
+    limiter.inserts = 100
+    assert limiter.can_sample(512) and not limiter.can_sample(513)
+
+
+def test_each_side_is_blocked_once_it_is_ahead_by_the_tolerance():
+    limiter = RateLimiter(samples_per_insert=4, min_size=10, tolerance=40, inserts=10)
+    assert limiter.can_insert(10) and not limiter.can_insert(11)  # 4 x 11 > 40
+    limiter.inserts += 10
+    assert not limiter.can_insert(1)
+    limiter.samples += 40
+    assert limiter.can_insert(10) and limiter.can_sample(40)
+
+
+def test_the_ratio_is_kept_whoever_is_faster():
+    rng = np.random.default_rng(0)
+    for patience in (0.1, 0.5, 0.9):
+        limiter = RateLimiter(samples_per_insert=16, min_size=50, tolerance=1000)
+        for _ in range(20_000):
+            if rng.random() < patience and limiter.can_insert(10):
+                limiter.inserts += 10
+            elif limiter.can_sample(64):
+                limiter.samples += 64
+            assert limiter.can_insert(10) or limiter.can_sample(64)  # never both blocked
+        expected = (limiter.inserts - 50) * 16
+        assert abs(limiter.samples - expected) <= 1000
+
+
+def test_a_resumed_run_owes_nothing():
+    limiter = RateLimiter(samples_per_insert=16, min_size=100, tolerance=512)
+    limiter.resume(1100)
+    assert limiter.samples == 16_000 and limiter.can_sample(512) and limiter.can_insert(32)
+
+
+def test_a_ratio_that_is_not_positive_is_refused():
+    with pytest.raises(QuarlError, match="samples per insert 0"):
+        RateLimiter(0, 1, 1)

@@ -1,0 +1,132 @@
+"""Actors in processes of their own: nothing hangs, nothing is left, whoever is killed."""
+
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+
+import psutil
+import pytest
+
+from quarl_nb.actorq import ActorQ
+from quarl_nb.errors import QuarlError
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left_running():
+    yield
+    assert not multiprocessing.active_children()
+
+
+def child(name):
+    """The process id of a child of this process, by its name in ActorQ."""
+    return next(c.pid for c in multiprocessing.active_children() if c.name == name)
+
+
+def test_int8_actors_train_a_dqn(small_dqn):
+    model = small_dqn()
+    actorq = ActorQ(model, precision="int8", n_actors=2, pull_period=50, samples_per_insert=8)
+    result = actorq.learn(1000, progress_bar=False)
+    assert 1000 <= result.steps <= 1000 + 2 * 50 and result.stopped == "done"
+    # 8 samples an insert in batches of 8; the limiter tolerates 2 messages of each actor, and
+    # takes both actors' messages at once.
+    assert abs(result.updates - (1000 - 20)) <= 3 * 2 * 50
+    assert result.restarts == 0 and result.published > 2 and result.pulls >= 2 * 8
+    assert {e.actor for e in result.episodes} == {0, 1}
+    assert all(age >= 0 for age in result.ages)
+
+
+@pytest.mark.parametrize("victim", ["actor 0", "quantizer"])
+def test_a_killed_child_is_started_again_and_the_run_goes_on(small_dqn, counter, victim):
+    killed = []
+
+    def kill_once(result):
+        if result.steps >= 500 and not killed:
+            killed.append(child(victim))
+            os.kill(killed[0], signal.SIGKILL)
+
+    class Slow(counter):
+        def step(self, action):
+            time.sleep(0.001)
+            return super().step(action)
+
+    # The only actor: without its successor the run would never end.
+    actorq = ActorQ(small_dqn(counter()), Slow, n_actors=1, pull_period=50)
+    result = actorq.learn(2000, progress_bar=False, on_message=kill_once)
+    assert result.steps >= 2000 and result.restarts == 1
+
+
+def test_ctrl_c_ends_the_run_and_keeps_what_was_done(small_dqn):
+    def interrupt(result):
+        if result.steps >= 500:
+            raise KeyboardInterrupt
+
+    actorq = ActorQ(small_dqn(), n_actors=2)
+    result = actorq.learn(10**6, progress_bar=False, on_message=interrupt)
+    assert result.stopped == "interrupted" and 500 <= result.steps < 1000
+    assert result.episodes and result.wall_s > 0
+
+
+SCRIPT = """
+    import sys
+    from stable_baselines3 import DQN
+    from quarl_nb.actorq import ActorQ
+    from quarl_nb.actorq.run import Saving
+    from pathlib import Path
+
+    if __name__ == "__main__":
+        model = DQN("MlpPolicy", "CartPole-v1", learning_starts=20, batch_size=8, seed=0,
+                    buffer_size=5000, policy_kwargs=dict(net_arch=[8]), device="cpu")
+        saving = Saving(checkpoint=Path(sys.argv[1]), checkpoint_every_s=0.2)
+        actorq = ActorQ(model, n_actors=2, saving=saving)
+        actorq.learn(int(sys.argv[2]), progress_bar=False,
+                     on_message=lambda result: print(result.steps, flush=True))
+"""
+
+
+def test_a_killed_learner_leaves_no_orphan_and_resumes_from_its_checkpoint(tmp_path):
+    script, checkpoint = tmp_path / "script.py", tmp_path / "run.pt"
+    script.write_text(textwrap.dedent(SCRIPT))
+
+    def start(steps):
+        command = [sys.executable, str(script), str(checkpoint), str(steps)]
+        return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+    learner = start(10**6)
+    while not checkpoint.exists() or int(learner.stdout.readline()) < 2000:
+        assert learner.poll() is None
+    children = psutil.Process(learner.pid).children(recursive=True)
+    assert len(children) >= 3
+    learner.kill()
+    learner.communicate()
+    gone, alive = psutil.wait_procs(children, timeout=10)
+    assert not alive
+    done = start(4000)
+    first, *_, last = map(int, done.communicate()[0].split())
+    assert done.returncode == 0 and first > 500 and last >= 4000
+
+
+def test_an_actor_that_only_dies_ends_the_run(small_dqn, counter):
+    class Deadly(counter):
+        def reset(self, seed=None, options=None):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    actorq = ActorQ(small_dqn(counter()), Deadly, n_actors=1)
+    with pytest.raises(QuarlError, match="actor 0 was ended by SIGKILL"):
+        actorq.learn(100, progress_bar=False)
+
+
+def test_an_environment_that_raises_is_named_with_its_actor(small_dqn, counter):
+    class Broken(counter):
+        def step(self, action):
+            if self.episode == 30:
+                raise ZeroDivisionError("no such wind")
+            return super().step(action)
+
+    actorq = ActorQ(small_dqn(counter()), Broken, n_actors=1, transitions_per_message=10)
+    with pytest.raises(QuarlError, match="actor 0: environment raised ZeroDivisionError"):
+        actorq.learn(10_000, progress_bar=False)
+    assert actorq.result.steps >= 150 and "ZeroDivisionError" in actorq.result.stopped

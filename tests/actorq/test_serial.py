@@ -1,0 +1,141 @@
+"""The whole loop in one process."""
+
+import numpy as np
+import pytest
+import torch
+from stable_baselines3 import DDPG, SAC, TD3
+
+from quarl_nb.actorq import ActorQ
+from quarl_nb.actorq.run import Saving
+from quarl_nb.errors import QuarlError
+from quarl_nb.rl.policies import load_policy
+
+
+def run(model, steps=400, env=None, saving=None, **options):
+    settings = dict(n_actors=2, pull_period=30) | options
+    return ActorQ(model, env, "serial", saving, **settings).learn(steps, progress_bar=False)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "int8"])
+def test_a_run_is_repeated_bit_for_bit(small_dqn, precision):
+    models = [small_dqn(), small_dqn()]
+    first, second = (run(model, precision=precision) for model in models)
+    pairs = zip(*(model.policy.parameters() for model in models), strict=True)
+    assert all(torch.equal(a, b) for a, b in pairs)
+    strip = [[(e.steps, e.actor, e.episode_return) for e in r.episodes] for r in (first, second)]
+    assert strip[0] == strip[1] and first.ages == second.ages
+    assert first.updates == second.updates > 0
+
+
+def test_steps_updates_pulls_and_bytes_add_up(small_dqn, counter):
+    model = small_dqn(counter(), learning_starts=60)
+    result = run(model, 420, counter, samples_per_insert=2.0, transitions_per_message=10)
+    assert result.steps == model.num_timesteps == 420
+    # 2 samples for each of 360 steps in batches of 8, within the limiter's tolerance.
+    assert abs(result.updates * 8 - 720) <= 2 * 2 * 10 * 2 + 8
+    assert result.pulls == 2 * 210 / 30
+    assert result.pulled_bytes == result.pulls * result.payload_bytes
+    assert max(result.ages) > min(result.ages) == 0
+    assert result.stopped == "done" and set(result.learner_s) >= {"train", "sample", "publish"}
+    assert 0 < sum(result.actor_s.values()) + sum(result.learner_s.values()) <= result.wall_s
+
+
+def test_every_episode_is_reported_once(small_dqn, counter):
+    result = run(small_dqn(counter()), 420, counter)
+    assert all(e.episode_return == e.length == 7 for e in result.episodes)
+    assert len(result.episodes) == 2 * (210 // 7)
+    assert [e.actor for e in result.episodes].count(1) == 210 // 7
+
+
+@pytest.mark.parametrize("algorithm", [DDPG, TD3, SAC])
+def test_continuous_algorithms_learn_with_int8_actors(algorithm):
+    model = algorithm("MlpPolicy", "Pendulum-v1", learning_starts=50, batch_size=16, device="cpu",
+                      policy_kwargs=dict(net_arch=[16, 16]))  # fmt: skip
+    before = [p.clone() for p in model.policy.parameters()]
+    result = run(model, 300, precision="int8")
+    assert result.updates > 100
+    pairs = zip(before, model.policy.parameters(), strict=True)
+    assert any(not torch.equal(a, b) for a, b in pairs)
+    assert np.abs(model.replay_buffer.actions[:300]).max() <= 1
+
+
+@pytest.mark.parametrize("precision, communication", [("fp32", "int8"), ("int8", "affine4")])
+def test_weights_can_travel_in_another_precision(small_dqn, precision, communication):
+    result = run(small_dqn(), precision=precision, communication=communication)
+    assert result.updates > 0 and result.pulled_bytes == result.pulls * result.payload_bytes
+
+
+def test_several_environments_an_actor(small_dqn, counter):
+    model = small_dqn(counter())
+    result = run(model, 420, counter, envs_per_actor=5, pull_period=50, n_actors=1)
+    assert result.steps == 450 and len(result.episodes) == 5 * (90 // 7)
+    assert result.pulls == 450 / 50
+
+
+def test_snapshots_are_the_learners_policy_in_full_precision(small_dqn, tmp_path):
+    model = small_dqn()
+    saving = Saving(snapshots=tmp_path, snapshot_every=240)
+    result = run(model, 480, saving=saving)
+    assert [s.steps for s in result.snapshots] == [0, 240, 480]
+    last = load_policy(result.snapshots[-1].folder)
+    obs = np.random.default_rng(0).normal(size=(50, 4)).astype(np.float32)
+    assert (last.act(obs)[0] == model.predict(obs, deterministic=True)[0]).all()
+
+
+def test_a_run_goes_on_from_its_checkpoint(small_dqn, tmp_path):
+    saving = Saving(checkpoint=tmp_path / "run.pt")
+    first = small_dqn()
+    run(first, 240, saving=saving)
+    second = small_dqn()
+    result = run(second, 480, saving=saving)
+    assert result.steps == second.num_timesteps == 480
+    assert second._n_updates == result.updates > first._n_updates
+    stored = first.replay_buffer.observations[:240]
+    assert np.array_equal(second.replay_buffer.observations[:240], stored)
+    again = run(small_dqn(), 480, saving=saving)
+    assert again.steps == 480 and not again.episodes
+
+
+def test_an_environment_that_raises_ends_the_run_with_its_name(small_dqn, counter):
+    class Broken(counter):
+        def step(self, action):
+            if self.episode == 4:
+                raise ZeroDivisionError("no such wind")
+            return super().step(action)
+
+    actorq = ActorQ(small_dqn(counter()), Broken, "serial", n_actors=1)
+    with pytest.raises(QuarlError, match="environment raised ZeroDivisionError: no such wind"):
+        actorq.learn(400, progress_bar=False)
+
+
+def test_a_broken_environment_leaves_what_was_done(small_dqn, counter):
+    class Misshapen(counter):
+        def step(self, action):
+            obs, *rest = super().step(action)
+            return (obs[:1] if self.episode == 40 else obs, *rest)
+
+    actorq = ActorQ(small_dqn(counter()), Misshapen, "serial", n_actors=1)
+    with pytest.raises(QuarlError, match=r"observation of shape \[1\], the policy takes \[2\]"):
+        actorq.learn(400, progress_bar=False)
+    assert actorq.result.steps == 250 and "shape [1]" in actorq.result.stopped
+
+
+@pytest.mark.parametrize("options, message", [
+    (dict(precision="int9"), "unknown precision 'int9'"),
+    (dict(n_actors=0), "n_actors is 0"),
+    (dict(pull_period=-1), "pull_period is -1"),
+    (dict(runtime="tflite"), "unknown runtime 'tflite'"),
+    (dict(n_actor=3), "unknown setting of ActorQ 'n_actor'; did you mean 'n_actors'"),
+    (dict(env="CartPoel-v1"), "did you mean 'CartPole-v"),
+    (dict(engine="proces"), "did you mean 'process'"),
+])  # fmt: skip
+def test_wrong_settings_are_one_clear_line(small_dqn, options, message):
+    with pytest.raises(QuarlError, match=message):
+        ActorQ(small_dqn(), **options)
+
+
+def test_nan_weights_are_never_published(small_dqn):
+    model = small_dqn()
+    torch.nn.init.constant_(model.q_net.q_net[0].weight, torch.nan)
+    with pytest.raises(QuarlError, match="NaN"):
+        run(model)

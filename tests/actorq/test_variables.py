@@ -1,0 +1,64 @@
+"""Variables through shared memory: never torn, never backwards, whoever is killed."""
+
+import os
+import signal
+import time
+
+import numpy as np
+import pytest
+
+from quarl_nb.actorq.variables import SharedVariables, Variables
+from quarl_nb.errors import QuarlError
+from quarl_nb.processes import SPAWN
+from quarl_nb.testing import numbered_payload, publish_versions
+
+SIZE = 1_000_000
+
+
+def test_a_thousand_versions_under_random_delays_are_never_torn_never_backwards():
+    shared = SharedVariables(SIZE, "int8")
+    writer = SPAWN.Process(target=publish_versions, args=(shared, 1000, SIZE, 0))
+    writer.start()
+    rng = np.random.default_rng(1)
+    seen = []
+    while not seen or seen[-1] < 999:
+        variables = shared.pull()
+        if variables is None:
+            assert writer.exitcode is None
+            continue
+        assert variables.payload == numbered_payload(variables.version, SIZE)
+        assert not seen or variables.version >= seen[-1]
+        seen.append(variables.version)
+        time.sleep(rng.exponential(0.001) * (rng.random() < 0.5))
+    writer.join()
+    assert len(set(seen)) > 20
+
+
+def test_a_writer_killed_at_any_moment_leaves_a_whole_payload_and_room_for_the_next():
+    shared = SharedVariables(SIZE, "int8")
+    writer = SPAWN.Process(target=publish_versions, args=(shared, 10**9, SIZE, 0))
+    writer.start()
+    while shared.version < 3:
+        assert writer.exitcode is None
+        time.sleep(0.01)
+    os.kill(writer.pid, signal.SIGKILL)
+    writer.join()
+    left = shared.pull()
+    assert left.payload == numbered_payload(left.version, SIZE)
+    shared.publish(Variables(left.version + 1, "int8", numbered_payload(left.version + 1, SIZE)))
+    assert shared.pull().version == left.version + 1
+
+
+def test_nothing_is_there_before_the_first():
+    shared = SharedVariables(10, "fp32")
+    assert shared.pull() is None and shared.version == -1
+
+
+def test_what_does_not_fit_or_is_older_is_refused():
+    shared = SharedVariables(10, "fp32")
+    shared.publish(Variables(5, "fp32", b"12345"))
+    with pytest.raises(QuarlError, match="exceed"):
+        shared.publish(Variables(6, "fp32", bytes(11)))
+    with pytest.raises(QuarlError, match="older"):
+        shared.publish(Variables(4, "fp32", b""))
+    assert shared.pull() == Variables(5, "fp32", b"12345")
