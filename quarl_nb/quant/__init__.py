@@ -12,7 +12,7 @@ from quarl_nb.quant.affine import (
     quantize,
 )
 from quarl_nb.quant.convert import quantize_module, quantize_weight, weight_bytes, weight_matrices
-from quarl_nb.quant.fake import FakeQuantize
+from quarl_nb.quant.fake import FakeQuantize, FixedQuantize
 from quarl_nb.quant.observer import (
     MinMaxObserver,
     MovingAverageObserver,
@@ -20,6 +20,7 @@ from quarl_nb.quant.observer import (
     PercentileObserver,
     make_observer,
 )
+from quarl_nb.quant.qat import QATLayer, qat_layers, quantize_aware
 from quarl_nb.quant.qconfig import (
     RANGES,
     PerChannel,
@@ -34,6 +35,7 @@ from quarl_nb.quant.statistics import quantization_error, weight_statistics
 __all__ = [
     "RANGES",
     "FakeQuantize",
+    "FixedQuantize",
     "MSEObserver",
     "MinMaxObserver",
     "MovingAverageObserver",
@@ -42,6 +44,7 @@ __all__ = [
     "PerTensor",
     "PercentileObserver",
     "Precision",
+    "QATLayer",
     "QConfig",
     "QParams",
     "affine_qparams",
@@ -50,9 +53,11 @@ __all__ = [
     "legacy_quantize_dequantize",
     "make_observer",
     "parse_precision",
+    "qat_layers",
     "quant_range",
     "quantization_error",
     "quantize",
+    "quantize_aware",
     "quantize_module",
     "quantize_weight",
     "weight_bytes",

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from quarl_nb.errors import QuarlError, check_choice
+from quarl_nb.quant import FixedQuantize
 
 
 class Normalize(nn.Module):
@@ -102,6 +103,7 @@ LAYERS: dict[str, Callable[..., nn.Module]] = {
     "gru_cell": nn.GRUCell,
     "dueling": Dueling,
     "quantile_mean": QuantileMean,
+    "fixed_quantize": FixedQuantize,
     "hardtanh": nn.Hardtanh,
     **ACTIVATIONS,
 }

@@ -58,7 +58,8 @@ def policy_from_model(
         normalization: observation statistics (default: those of the model's ``VecNormalize``).
 
     Raises:
-        QuarlError: recurrent, a custom network, or a space other than Box and Discrete.
+        QuarlError: recurrent, a custom network, a space other than Box and Discrete, or prepared
+            for quantization-aware training (`quarl_nb.rl.qat.export_qat` reads those).
     """
     policy = model.policy
     _check_known(type(policy).__module__, policy.features_extractor_class.__name__)
@@ -66,6 +67,8 @@ def policy_from_model(
         k: t.detach().cpu().clone(memory_format=torch.contiguous_format)
         for k, t in policy.state_dict().items()
     }
+    if any("_quantizer." in name for name in tensors):
+        raise QuarlError("the policy is quantization-aware: export it with quarl_nb.rl.qat")
     normalizer = model.get_vec_normalize_env()
     if normalization is None and normalizer is not None and normalizer.norm_obs:
         rms = normalizer.obs_rms

@@ -1,0 +1,225 @@
+"""Quantization-aware training: layers that compute with quantized weights and activations.
+
+Jacob et al. 2018 (arXiv 1712.05877), section 3; Krishnamoorthi 2018 (arXiv 1806.08342), 3.2.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from quarl_nb.errors import QuarlError, check_choice
+from quarl_nb.quant.affine import QParams, affine_qparams, quant_range
+from quarl_nb.quant.fake import StraightThrough, TrainingQuantizer, round_to_levels
+from quarl_nb.quant.lsq import LearnedStep
+from quarl_nb.quant.observer import AVERAGING_CONSTANT
+
+METHODS = ("minmax", "lsq")
+SMALLEST_SCALE = torch.finfo(torch.float32).tiny
+
+
+def scalar_qparams(low: float, high: float, bits: int) -> tuple[float, int]:
+    """Scale and zero point of `affine_qparams`, for a range within 1e38: 1 us where that takes 80.
+
+    Raises:
+        QuarlError: an end is NaN or infinite: training has diverged.
+    """
+    if not (math.isfinite(low) and math.isfinite(high)):
+        raise QuarlError("training diverged: a layer's weights or inputs are NaN or infinite")
+    low, high = min(low, 0.0), max(high, 0.0)
+    top = quant_range(bits)[1]
+    scale = (high - low) / top
+    scale = float(np.float32(max(scale, SMALLEST_SCALE))) if scale > 0 else 1.0
+    return scale, min(round(-low / scale), top)
+
+
+class WeightQuantizer(TrainingQuantizer):
+    """Affine quantization to the range of the weight as it is: that of PTQ with min-max ranges.
+
+    Nothing but the weight decides, so there is nothing to observe, and no value is ever clipped.
+
+    Args:
+        per_channel: a range for each output channel (axis 0).
+    """
+
+    def __init__(self, bits: int, per_channel: bool) -> None:
+        super().__init__(bits)
+        self.per_channel = per_channel
+
+    @property
+    def observed(self) -> bool:
+        return True
+
+    def observe(self, x: Tensor) -> None:
+        pass
+
+    def quantize(self, x: Tensor) -> Tensor:
+        return _QuantizeWeight.apply(x, self)
+
+    def levels(self, x: Tensor) -> tuple[float | Tensor, int | Tensor, int | Tensor]:
+        """Scale, and smallest and largest multiple of it: numbers, or [channels, 1, ...]."""
+        top = quant_range(self.bits)[1]
+        if not self.per_channel:
+            lowest, highest = x.aminmax()
+            scale, zero_point = scalar_qparams(lowest.item(), highest.item(), self.bits)
+            return scale, -zero_point, top - zero_point
+        rest = tuple(range(1, x.ndim))
+        qparams = affine_qparams(x.amin(rest), x.amax(rest), self.bits, axis=0)
+        shape = [-1] + [1] * len(rest)
+        low = -qparams.zero_point.reshape(shape)
+        return qparams.scale.reshape(shape), low, low + top
+
+
+class _QuantizeWeight(torch.autograd.Function):
+    """A weight on its levels; the gradient passes straight through."""
+
+    @staticmethod
+    def forward(ctx: object, weight: Tensor, quantizer: WeightQuantizer) -> Tensor:
+        return round_to_levels(weight, *quantizer.levels(weight))
+
+    @staticmethod
+    def backward(ctx: object, grad: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]  # typed by torch as *Any
+        return grad, None
+
+
+class InputQuantizer(TrainingQuantizer):
+    """Affine quantization, per tensor, to an exponential moving average of the batches' ranges.
+
+    The first hundred batches count alike, so that where the average starts leaves no trace.
+    """
+
+    running_count: Tensor
+    running_min: Tensor
+    running_max: Tensor
+
+    def __init__(self, bits: int) -> None:
+        super().__init__(bits)
+        for name in ("running_count", "running_min", "running_max"):
+            self.register_buffer(name, torch.zeros(()))
+
+    @property
+    def observed(self) -> bool:
+        return self.running_count.item() > 0
+
+    def observe(self, x: Tensor) -> None:
+        lowest, highest = x.aminmax()
+        count = min(self.running_count.item() + 1, 1 / AVERAGING_CONSTANT)
+        self.running_count.fill_(count)
+        self.running_min.lerp_(lowest.float(), 1 / count)
+        self.running_max.lerp_(highest.float(), 1 / count)
+
+    def quantize(self, x: Tensor) -> Tensor:
+        scale, zero_point = self._scalars()
+        top = quant_range(self.bits)[1]
+        return StraightThrough.apply(x, scale, -zero_point, top - zero_point)
+
+    def qparams(self) -> QParams:
+        """Scale and zero point of the range, shape []."""
+        scale, zero_point = self._scalars()
+        tensors = torch.tensor(scale), torch.tensor(zero_point, dtype=torch.int32)
+        return QParams(*tensors, *quant_range(self.bits))
+
+    def _scalars(self) -> tuple[float, int]:
+        return scalar_qparams(self.running_min.item(), self.running_max.item(), self.bits)
+
+
+class QATLayer(nn.Module):
+    """What Linear and Conv2d become: `weight` reads as quantized, the parameter stays float32.
+
+    Attributes:
+        weight_quantizer: of the weight.
+        input_quantizer: of what enters; Identity in the first layer of a network.
+    """
+
+    weight_quantizer: WeightQuantizer | LearnedStep
+    input_quantizer: InputQuantizer | LearnedStep | nn.Identity
+
+    @property
+    def weight(self) -> Tensor:
+        """The weight on its levels (as it is before `start`), shape [out, ...]."""
+        return self.weight_quantizer(self._parameters["weight"])
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(self.input_quantizer(x))
+
+    def quantizers(self) -> list[TrainingQuantizer]:
+        """One for the weight and, except in a first layer, one for the input."""
+        both = (self.weight_quantizer, self.input_quantizer)
+        return [quantizer for quantizer in both if isinstance(quantizer, TrainingQuantizer)]
+
+
+class QATLinear(QATLayer, nn.Linear):  # type: ignore[override]  # weight is a property here
+    """`nn.Linear`, quantization-aware."""
+
+
+class QATConv2d(QATLayer, nn.Conv2d):  # type: ignore[override]  # weight is a property here
+    """`nn.Conv2d`, quantization-aware."""
+
+
+QAT_LAYERS: dict[type[nn.Module], type[QATLayer]] = {nn.Linear: QATLinear, nn.Conv2d: QATConv2d}
+
+
+def quantize_aware(
+    modules: Iterable[nn.Module], bits: int, per_channel: bool = False, method: str = "minmax"
+) -> list[QATLayer]:
+    """Make a network's Linear and Conv2d layers quantization-aware, in place.
+
+    Weights, and the activations that enter every layer but the first, are quantized to `bits`
+    once `start` of their quantizers is called. What enters the first layer is an observation, not
+    an activation; biases stay float32. Layers, parameters and their names stay what they are, so
+    that optimizers and references go on working.
+
+    Args:
+        modules: the parts of the network, in the order in which they run.
+        bits: 2 to 16.
+        per_channel: weights have a range for each output channel; minmax only.
+        method: `minmax`, the range of the weight and the monitored range of activations; `lsq`,
+            learned steps, whose parameters the caller gives to an optimizer.
+
+    Returns:
+        the layers, in order.
+
+    Raises:
+        QuarlError: an option is wrong, a layer is of another kind or quantized already, or there
+            is none; nothing has been changed then.
+    """
+    check_choice("quantization-aware method", method, METHODS)
+    if method == "lsq" and per_channel:
+        raise QuarlError("learned steps are per tensor: per_channel=True needs method='minmax'")
+    quant_range(bits)
+    layers = list(_plain_layers(modules))
+    if not layers:
+        raise QuarlError("nothing to quantize: the network has no Linear or Conv2d layer")
+    for i, layer in enumerate(layers):
+        learned = method == "lsq"
+        weight = LearnedStep(bits, False) if learned else WeightQuantizer(bits, per_channel)
+        activation = LearnedStep(bits, True) if learned else InputQuantizer(bits)
+        device = layer.get_parameter("weight").device
+        layer.add_module("weight_quantizer", weight.to(device))
+        layer.add_module("input_quantizer", activation.to(device) if i else nn.Identity())
+        # As torch.nn.utils.parametrize does, which however renames the parameters.
+        layer.__class__ = QAT_LAYERS[type(layer)]
+        layer.train(layer.training)
+    return list(qat_layers(modules))
+
+
+def _plain_layers(modules: Iterable[nn.Module]) -> Iterator[nn.Module]:
+    for module in modules:
+        for name, layer in module.named_modules():
+            if type(layer) in QAT_LAYERS:
+                yield layer
+            elif isinstance(layer, QATLayer):
+                raise QuarlError(f"layer {name!r} is quantization-aware already")
+            elif any(p.ndim > 1 for p in layer.parameters(recurse=False)):
+                kind = type(layer).__name__
+                raise QuarlError(f"cannot train {kind} quantized; allowed: Linear, Conv2d")
+
+
+def qat_layers(modules: Iterable[nn.Module]) -> Iterator[QATLayer]:
+    """The quantization-aware layers of `modules`, in order."""
+    for module in modules:
+        yield from (layer for layer in module.modules() if isinstance(layer, QATLayer))

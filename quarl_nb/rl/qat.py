@@ -1,0 +1,215 @@
+"""Quantization-aware training of stable-baselines3 algorithms by their own, unmodified `learn`.
+
+>>> model.learn(1_000_000, callback=prepare_qat(model, bits=4, quant_delay=500_000))
+>>> net = export_qat(model)
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from typing import Any
+
+import torch
+from stable_baselines3.common.base_class import BaseAlgorithm
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.utils import get_parameters_by_name
+from torch import nn
+
+from quarl_nb.errors import QuarlError, check_choice
+from quarl_nb.quant.affine import check_bits
+from quarl_nb.quant.fake import TrainingQuantizer
+from quarl_nb.quant.lsq import LearnedStep
+from quarl_nb.quant.qat import QATLayer, qat_layers, quantize_aware
+from quarl_nb.rl.layers import Layer
+from quarl_nb.rl.policies import PolicyNet
+from quarl_nb.rl.sb3 import policy_from_model
+from quarl_nb.rl.sb3_layers import Tensors, algorithm_of
+
+_ON_POLICY = ("pi_features_extractor", "mlp_extractor.policy_net", "action_net")
+# The parts of an algorithm's policy that act, in the order in which they run.
+ACTING: dict[str, tuple[str, ...]] = {
+    "a2c": _ON_POLICY,
+    "ppo": _ON_POLICY,
+    "dqn": ("q_net",),
+    "ddpg": ("actor",),
+    "td3": ("actor",),
+    "sac": ("actor.features_extractor", "actor.latent_pi", "actor.mu"),
+}
+# The acting network, and what SB3 calls the list of its statistics that the target copies.
+STATISTICS = {
+    "dqn": ("q_net", "batch_norm_stats"),
+    "ddpg": ("actor", "actor_batch_norm_stats"),
+    "td3": ("actor", "actor_batch_norm_stats"),
+}
+
+
+def prepare_qat(
+    model: BaseAlgorithm,
+    bits: int,
+    *,
+    quant_delay: int = 0,
+    per_channel: bool = False,
+    method: str = "minmax",
+) -> QuantDelay:
+    """Make a model's policy quantization-aware, in place; give the result to `learn` as callback.
+
+    Quantized are the networks that act (a convolutional features extractor that actor and critic
+    share included) and their target networks: weights, and activations where they enter a layer.
+    Observations are not. Critics stay float32: only the actor is deployed, and a coarse critic
+    would change the algorithm; so does SAC's log-std layer, which only explores. The paper's code
+    differs: `tf.contrib.quantize` rewrote the whole graph of A2C, PPO and DDPG, critics included,
+    and quantized what leaves a layer (after a relu, before a tanh), so also the last one's output.
+
+    Before the delay the policy is float32 and ranges are observed; after it, training and the
+    collection of data both use the quantized policy. Only batches of training move the ranges:
+    SB3 collects data and evaluates in evaluation mode, where they are frozen. Quantization begins
+    no earlier than every layer has seen such a batch, also without a delay.
+
+    To reopen a saved model: make it anew, `prepare_qat` it with the same arguments, then
+    `model.set_parameters(zip)`, which runs no pickle. (`load` fails: it knows no quantizers.)
+
+    Args:
+        model: A2C, PPO, DQN, DDPG, TD3 or SAC.
+        bits: of weights and activations, 2 to 16.
+        quant_delay: environment steps before quantization (the paper's Table 5: 500,000 for DQN).
+        per_channel, method: see `quantize_aware`.
+
+    Raises:
+        QuarlError: an unsupported algorithm, layer or option, or prepared already.
+    """
+    algo = check_choice("algorithm for QAT", _algorithm(model), ACTING)
+    check_bits(bits)
+    callback = QuantDelay(quant_delay)
+    networks = _networks(model)
+    for parts in networks:
+        quantize_aware(parts, bits, per_channel, method)
+    steps = [q.step for q in _quantizers(networks[0]) if isinstance(q, LearnedStep)]
+    if steps:
+        owner: Any = model.policy.actor if algo in ("ddpg", "td3", "sac") else model.policy
+        owner.optimizer.add_param_group({"params": steps})
+    _follow_statistics(model, algo)
+    return callback
+
+
+class QuantDelay(BaseCallback):
+    """Starts quantization after `delay` environment steps, in acting and target networks at once.
+
+    Raises:
+        QuarlError: (in `learn`) the run is not longer than the delay.
+    """
+
+    def __init__(self, delay: int) -> None:
+        super().__init__()
+        if delay < 0:
+            raise QuarlError(f"quant_delay {delay} is negative; allowed: 0 or more steps")
+        self.delay = delay
+
+    def _on_training_start(self) -> None:
+        total = self.locals["total_timesteps"]
+        if self.delay >= total:
+            raise QuarlError(f"quant_delay {self.delay} is not shorter than the run, {total} steps")
+        self.networks = [_quantizers(parts) for parts in _networks(self.model)]
+        self.started = is_quantized(self.model)
+
+    def _on_step(self) -> bool:
+        if not self.started and self.num_timesteps >= self.delay:
+            self._start()
+        return True
+
+    def _start(self) -> None:
+        acting, *targets = self.networks
+        if not all(quantizer.observed for quantizer in acting):
+            return
+        for quantizer in acting:
+            quantizer.start()
+        for target in targets:
+            for source, quantizer in zip(acting, target, strict=True):
+                quantizer.load_state_dict(source.state_dict())
+        self.started = True
+
+
+def is_quantized(model: BaseAlgorithm) -> bool:
+    """Whether `model` is quantization-aware and its delay is over."""
+    quantizers = [quantizer for parts in _networks(model) for quantizer in _quantizers(parts)]
+    return bool(quantizers) and all(quantizer.enabled for quantizer in quantizers)
+
+
+def export_qat(model: BaseAlgorithm, env_id: str | None = None) -> PolicyNet:
+    """The quantized policy by itself: weights on their levels, activations rounded by layers.
+
+    Its outputs are those of `model` in evaluation mode, bit for bit (`FastNatureCNN` computes in
+    bfloat16, this in float32). Min-max PTQ at the same bits leaves a `minmax` policy as it is, to
+    float32 rounding of the scales: weights on levels have the same range and levels again. That
+    holds for `lsq` only where a weight uses both its outermost levels.
+
+    Raises:
+        QuarlError: never quantized: it was not prepared, or trained without the callback.
+    """
+    if not is_quantized(model):
+        raise QuarlError(
+            "the policy is not quantized: train it by learn(..., callback=prepare_qat(model, ...))"
+        )
+    layers = list(qat_layers(_networks(model)[0]))
+    # Copies of the outer objects alone, so that the model itself stays as it is.
+    plain = copy.copy(model)
+    plain.policy = copy.copy(model.policy)
+    tensors = _plain_tensors(model.policy)
+    plain.policy.state_dict = lambda: tensors  # type: ignore[assignment]  # on the copy
+    return _with_activations(policy_from_model(plain, env_id=env_id), layers)
+
+
+def _plain_tensors(policy: nn.Module) -> Tensors:
+    """The state of `policy` without quantizers and with weights on their levels."""
+    tensors = dict(policy.state_dict())
+    for name, module in policy.named_modules(remove_duplicate=False):
+        if isinstance(module, QATLayer):
+            weight = f"{name}.weight"
+            tensors[weight] = module.weight_quantizer.quantize(tensors[weight])
+    return {name: t for name, t in tensors.items() if "_quantizer." not in name}
+
+
+def _with_activations(net: PolicyNet, layers: list[QATLayer]) -> PolicyNet:
+    """`net`, whose weight layers are `layers`, with their input quantizers before them."""
+    spec: list[Layer] = []
+    tensors: dict[str, torch.Tensor] = {}
+    remaining = iter(layers)
+    for layer, module in zip(net.spec.layers, net.layers, strict=True):
+        if layer.kind in ("linear", "conv2d"):
+            quantizer = next(remaining).input_quantizer
+            if not isinstance(quantizer, nn.Identity):
+                qparams = quantizer.qparams()
+                tensors[f"layers.{len(spec)}.scale"] = qparams.scale
+                tensors[f"layers.{len(spec)}.zero_point"] = qparams.zero_point
+                spec.append(Layer("fixed_quantize", {"bits": quantizer.bits}))
+        tensors |= {f"layers.{len(spec)}.{name}": t for name, t in module.state_dict().items()}
+        spec.append(layer)
+    return PolicyNet(replace(net.spec, layers=tuple(spec)), tensors)
+
+
+def _algorithm(model: BaseAlgorithm) -> str:
+    return algorithm_of(model.policy.state_dict(), vars(model))
+
+
+def _networks(model: BaseAlgorithm) -> list[list[nn.Module]]:
+    """The parts of the acting network, then those of its target network if there is one."""
+    names = ACTING[check_choice("algorithm for QAT", _algorithm(model), ACTING)]
+    targets = tuple(f"{name}_target" for name in names)
+    known = [names, targets] if hasattr(model.policy, targets[0]) else [names]
+    return [[model.policy.get_submodule(name) for name in network] for network in known]
+
+
+def _quantizers(parts: list[nn.Module]) -> list[TrainingQuantizer]:
+    return [quantizer for layer in qat_layers(parts) for quantizer in layer.quantizers()]
+
+
+def _follow_statistics(model: BaseAlgorithm, algo: str) -> None:
+    """Let the target network copy ranges as SB3 lets it copy those of batch normalization.
+
+    SB3 lists the tensors named ``running_*`` when a model is made; they are there only now.
+    """
+    if algo in STATISTICS:
+        network, name = STATISTICS[algo]
+        for suffix in ("", "_target"):
+            tensors = get_parameters_by_name(getattr(model, network + suffix), ["running_"])
+            setattr(model, name + suffix, tensors)

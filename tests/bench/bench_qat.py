@@ -1,0 +1,73 @@
+"""What quantization-aware training costs: training time at 8 bits over that in float32.
+
+The same recipes as `quarl-nb train`, environments included, interleaved repeats in one run, on
+one thread. Targets: 1.6x for an MLP, 1.4x for the Atari network.
+"""
+
+from __future__ import annotations
+
+import time
+
+import torch
+from stable_baselines3.common.base_class import BaseAlgorithm
+
+from quarl_nb.rl.model import make_model
+from quarl_nb.rl.qat import is_quantized, prepare_qat
+from quarl_nb.rl.recipes import get_recipe
+
+REPEATS = 3
+# Recipe -> target, steps that are measured (off-policy: after the warm-up that comes first).
+CASES = {
+    "ppo-CartPole-v1": (1.6, 8_192),
+    "ddpg-MountainCarContinuous-v0": (1.6, 1_000),
+    "ppo-PongNoFrameskip-v4": (1.4, 2_048),
+    "dqn-PongNoFrameskip-v4": (1.4, 1_000),
+}
+METHODS = ("minmax", "lsq")
+
+
+def main() -> None:
+    """Print the ratio of every recipe and method beside its target."""
+    torch.set_num_threads(1)
+    for name, (target, steps) in CASES.items():
+        models = {"fp32": make(name)}
+        for method in METHODS:
+            models[method] = make(name)
+            callback = prepare_qat(models[method], bits=8, method=method)
+            warm_up(models[method], callback)
+            assert is_quantized(models[method])
+        warm_up(models["fp32"], None)
+        seconds: dict[str, list[float]] = {kind: [] for kind in models}
+        for _ in range(REPEATS):
+            for kind, model in models.items():
+                seconds[kind].append(wall_s(model, steps))
+        for method in METHODS:
+            ratio = min(seconds[method]) / min(seconds["fp32"])
+            print(f"qat {method:6s} {name:30s} {ratio:.2f}x fp32 (target {target}x)", flush=True)
+        for model in models.values():
+            model.env.close()
+
+
+def make(name: str) -> BaseAlgorithm:
+    """The recipe's model, its warm-up cut to a batch and its memory to what is needed here."""
+    recipe = get_recipe(name)
+    if "learning_starts" in recipe.hyperparameters or recipe.algo in ("dqn", "ddpg"):
+        recipe.hyperparameters.update(learning_starts=300, buffer_size=5_000)
+    return make_model(recipe, seed=0)
+
+
+def warm_up(model: BaseAlgorithm, callback) -> None:
+    """Train until quantization has begun: two rollouts, or the warm-up and an update."""
+    on_policy = hasattr(model, "n_steps") and hasattr(model, "rollout_buffer")
+    model.learn(2 * model.n_steps * model.n_envs if on_policy else 400, callback=callback)
+
+
+def wall_s(model: BaseAlgorithm, steps: int) -> float:
+    """Seconds of `steps` more environment steps of training."""
+    started = time.perf_counter()
+    model.learn(steps, reset_num_timesteps=False)
+    return time.perf_counter() - started
+
+
+if __name__ == "__main__":
+    main()

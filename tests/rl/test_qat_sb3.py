@@ -1,0 +1,353 @@
+"""Quantization-aware training of every algorithm by its own `learn`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import stable_baselines3 as sb3
+import torch
+from stable_baselines3.common.base_class import BaseAlgorithm
+from stable_baselines3.common.callbacks import BaseCallback
+from torch import nn
+
+from quarl_nb.errors import QuarlError
+from quarl_nb.quant import parse_precision, quantize_module
+from quarl_nb.quant.qat import InputQuantizer, QATLayer, qat_layers
+from quarl_nb.rl.checkpoint import Progress, load_checkpoint, save_checkpoint
+from quarl_nb.rl.fast_cnn import FAST_CNN_POLICIES, FastNatureCNN
+from quarl_nb.rl.policies import load_policy, save_policy
+from quarl_nb.rl.qat import export_qat, is_quantized, prepare_qat
+
+PLAIN: dict[str, Any] = {"device": "cpu", "seed": 0}
+OFF = PLAIN | {"learning_starts": 20, "buffer_size": 500, "batch_size": 16, "train_freq": 2}
+
+
+def small() -> dict[str, Any]:
+    """Anew for each model: DDPG writes into it."""
+    return {"policy_kwargs": dict(net_arch=[16, 16])}
+
+
+MODELS: dict[str, Callable[[], BaseAlgorithm]] = {
+    "ppo": lambda: sb3.PPO(
+        "MlpPolicy", "CartPole-v1", n_steps=32, batch_size=16, n_epochs=2, **PLAIN
+    ),
+    "a2c": lambda: sb3.A2C("MlpPolicy", "Pendulum-v1", **PLAIN),
+    "dqn": lambda: sb3.DQN("MlpPolicy", "CartPole-v1", target_update_interval=30, **OFF, **small()),
+    "ddpg": lambda: sb3.DDPG("MlpPolicy", "Pendulum-v1", **OFF, **small()),
+    "td3": lambda: sb3.TD3("MlpPolicy", "Pendulum-v1", **OFF, **small()),
+    "sac": lambda: sb3.SAC("MlpPolicy", "Pendulum-v1", **OFF, **small()),
+}  # fmt: skip
+CHANNELS, LSQ = {"per_channel": True}, {"method": "lsq"}
+CASES: list[tuple[str, dict[str, Any]]] = [
+    *((algo, {}) for algo in MODELS),
+    *((algo, CHANNELS) for algo in ("ppo", "dqn")),
+    *((algo, LSQ) for algo in ("a2c", "dqn", "ddpg", "sac")),
+]
+
+
+class Frames(gym.Env):
+    """Random uint8 frames [4, 84, 84], three actions, episodes of 5 steps."""
+
+    observation_space = gym.spaces.Box(0, 255, (4, 84, 84), np.uint8)
+    action_space = gym.spaces.Discrete(3)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict]:
+        super().reset(seed=seed)
+        self.steps = 0
+        return self.observation_space.sample(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict]:
+        self.steps += 1
+        return self.observation_space.sample(), float(action), self.steps == 5, False, {}
+
+
+class Spy(BaseCallback):
+    """Calls `look(model)` at every environment step."""
+
+    def __init__(self, look: Callable[[Any], Any]) -> None:
+        super().__init__()
+        self.look = look
+
+    def _on_step(self) -> bool:
+        self.look(self.model)
+        return True
+
+
+def observations(model: BaseAlgorithm, n: int = 40) -> torch.Tensor:
+    model.observation_space.seed(1)
+    samples = np.array([model.observation_space.sample() for _ in range(n)])
+    return torch.as_tensor(samples.clip(-3, 3) if samples.dtype != np.uint8 else samples)
+
+
+@torch.no_grad()
+def outputs(model: Any, obs: torch.Tensor) -> torch.Tensor:
+    """What the model's own acting network says: values, logits up to a constant, means or tanh."""
+    policy = model.policy
+    policy.set_training_mode(False)
+    if isinstance(model, sb3.DQN):
+        return policy.q_net(obs)
+    if isinstance(model, sb3.SAC):
+        return policy.actor(obs, deterministic=True)
+    if hasattr(policy, "actor"):
+        return policy.actor(obs)
+    distribution = policy.get_distribution(obs).distribution
+    return distribution.logits if hasattr(distribution, "logits") else distribution.mean
+
+
+def exported(model: BaseAlgorithm, net: nn.Module, obs: torch.Tensor) -> torch.Tensor:
+    """The same of an exported policy."""
+    out = net(obs)
+    if hasattr(model.policy, "actor"):
+        return out.tanh()
+    if isinstance(model, sb3.PPO):
+        return out - out.logsumexp(1, keepdim=True)
+    return out
+
+
+def acting_layers(model: BaseAlgorithm) -> list[QATLayer]:
+    return [
+        layer
+        for name, layer in model.policy.named_modules()
+        if isinstance(layer, QATLayer) and "target" not in name
+    ]
+
+
+@pytest.mark.parametrize("algo, way", CASES, ids=str)
+def test_learn_trains_a_quantized_policy_that_exports_and_reopens(
+    algo: str, way: dict[str, Any], tmp_path: Path
+) -> None:
+    model = MODELS[algo]()
+    before = {name: p.clone() for name, p in model.policy.named_parameters()}
+    model.learn(150, callback=prepare_qat(model, 3, quant_delay=40, **way))
+    obs = observations(model)
+
+    after = model.policy.state_dict()
+    names = {n.rpartition(".")[0] for n, p in before.items() if not torch.equal(after[n], p)}
+    for name, layer in model.policy.named_modules():
+        if isinstance(layer, QATLayer):
+            assert name in names or "target" in name
+            rows = layer.weight.flatten(1) if "per_channel" in way else [layer.weight]
+            assert all(len(row.unique()) <= 8 for row in rows)
+            assert layer.quantizers()[0].enabled
+    assert len(acting_layers(model)) == 3
+
+    net = export_qat(model)
+    assert torch.equal(exported(model, net, obs), outputs(model, obs))
+    save_policy(net, tmp_path / "policy", {})
+    assert torch.equal(load_policy(tmp_path / "policy")(obs), net(obs))
+    if "method" not in way:
+        ranges = "per_channel" if "per_channel" in way else "minmax"
+        again = quantize_module(net, parse_precision("affine3", ranges))
+        torch.testing.assert_close(again(obs), net(obs), rtol=1e-5, atol=1e-5)
+
+    model.save(tmp_path / "model.zip")
+    reopened = MODELS[algo]()
+    prepare_qat(reopened, 3, quant_delay=40, **way)
+    reopened.set_parameters(tmp_path / "model.zip")
+    assert is_quantized(reopened)
+    assert torch.equal(outputs(reopened, obs), outputs(model, obs))
+
+
+@pytest.mark.parametrize("algo", ["ppo", "a2c", "dqn"])
+def test_the_fast_cnn_trains_quantized(algo: str) -> None:
+    arguments = PLAIN | dict(policy_kwargs=dict(
+        features_extractor_class=FastNatureCNN, features_extractor_kwargs=dict(features_dim=16),
+        net_arch=[],
+    ))  # fmt: skip
+    if algo != "dqn":
+        arguments["policy_kwargs"]["ortho_init"] = False
+        arguments["n_steps"] = 8
+    if algo == "ppo":
+        arguments |= dict(batch_size=8, n_epochs=1)
+    if algo == "dqn":
+        arguments |= dict(buffer_size=50, learning_starts=10, batch_size=4)
+    kind = {"ppo": sb3.PPO, "a2c": sb3.A2C, "dqn": sb3.DQN}[algo]
+    model = kind(FAST_CNN_POLICIES[algo], Frames(), **arguments)
+    model.policy.to(memory_format=torch.channels_last)
+    model.learn(24, callback=prepare_qat(model, 4))
+    layers = acting_layers(model)
+    assert len(layers) == 5 and all(len(layer.weight.unique()) <= 16 for layer in layers)
+    obs = observations(model, 6)
+    got, expected = outputs(model, obs), export_qat(model)(obs)
+    got, expected = (x - x.mean(1, keepdim=True) for x in (got, expected))
+    assert (got - expected).norm() / expected.norm() < 0.1  # bf16, whose roundings change levels
+
+
+@pytest.mark.parametrize("algo", ["ppo", "a2c", "dqn", "ddpg"])
+def test_before_the_delay_training_is_that_of_float32(algo: str) -> None:
+    def run(delay: int | None) -> tuple[list[list[torch.Tensor]], list[bool]]:
+        parameters, quantized = [], []
+
+        def look(model: Any) -> None:
+            parameters.append([p.clone() for p in model.policy.parameters()])
+            quantized.append(is_quantized(model))
+
+        model = MODELS[algo]()
+        delayed = [] if delay is None else [prepare_qat(model, 2, quant_delay=delay)]
+        model.learn(110, callback=[*delayed, Spy(look)])
+        return parameters, quantized
+
+    plain, never = run(None)
+    delayed, quantized = run(70)
+    assert not any(never)
+    assert quantized == [False] * 69 + [True] * (len(quantized) - 69)
+    for step in (0, 40, 69):
+        assert all(map(torch.equal, plain[step], delayed[step]))
+    assert not all(map(torch.equal, plain[-1], delayed[-1]))
+
+
+def test_data_are_collected_by_the_quantized_policy() -> None:
+    model = MODELS["ppo"]()
+    levels: list[int] = []
+    first = model.policy.mlp_extractor.policy_net[0]
+
+    def look(model: Any) -> None:
+        assert not model.policy.training
+        levels.append(len(first.weight.unique()))
+
+    model.learn(128, callback=[prepare_qat(model, 2, quant_delay=70), Spy(look)])
+    assert min(levels[:69]) > 4 and max(levels[70:]) <= 4
+
+
+def test_ranges_move_in_training_alone() -> None:
+    model = MODELS["ppo"]()
+    callback = prepare_qat(model, 8)
+    counts: list[float] = []
+    quantizer: Any = model.policy.action_net.input_quantizer
+    model.learn(96, callback=[callback, Spy(lambda _: counts.append(
+        quantizer.running_count.item()))])  # fmt: skip
+    # 32 steps of a rollout, then 2 epochs of 2 batches: only those count.
+    assert counts == [0.0] * 32 + [4.0] * 32 + [8.0] * 32
+    model.policy.set_training_mode(False)
+    before = quantizer.running_max.clone()
+    model.predict(np.full((5, 4), 50.0, np.float32))
+    assert torch.equal(quantizer.running_max, before)
+
+
+def test_critics_and_value_networks_stay_float() -> None:
+    for algo, name in [("ppo", "mlp_extractor.value_net"), ("ppo", "value_net"), ("ddpg", "critic"),
+                       ("ddpg", "critic_target")]:  # fmt: skip
+        model = MODELS[algo]()
+        prepare_qat(model, 8)
+        assert not list(qat_layers([model.policy.get_submodule(name)]))
+
+
+def test_dqn_target_network_follows_at_every_update() -> None:
+    model: Any = MODELS["dqn"]()  # updates its target after steps 30, 60, 90, ...
+    model.train_freq = model.train_freq._replace(frequency=4)  # no training between 90 and 92
+    same: dict[int, bool] = {}
+
+    def look(model: Any) -> None:
+        states = (list(net.state_dict().values()) for net in (model.q_net, model.q_net_target))
+        same[model.num_timesteps] = all(map(torch.equal, *states))
+
+    model.learn(95, callback=[prepare_qat(model, 4), Spy(look)])
+    assert same[91] and same[31] and not same[90] and not same[94]
+    assert all(quantizer.enabled for quantizer in _inputs(model.q_net_target))
+    stale = [q.running_max.item() for q in _inputs(model.q_net_target)]
+    assert stale != [q.running_max.item() for q in _inputs(model.q_net)]
+
+
+def test_the_target_network_computes_what_the_network_does() -> None:
+    model: Any = MODELS["dqn"]()
+    model.learn(100, callback=prepare_qat(model, 4, quant_delay=50))
+    obs = observations(model)
+    with torch.no_grad():
+        assert not torch.equal(model.q_net_target(obs), outputs(model, obs))
+        model._n_calls = 29
+        model._on_step()  # SB3's own update
+        assert torch.equal(model.q_net_target(obs), outputs(model, obs))
+
+
+@pytest.mark.parametrize("algo", ["ddpg", "td3"])
+def test_actor_target_has_the_ranges_of_the_actor(algo: str) -> None:
+    model: Any = MODELS[algo]()
+    model.learn(80, callback=prepare_qat(model, 4))
+    for source, target in zip(_inputs(model.actor), _inputs(model.actor_target), strict=True):
+        assert target.enabled and source.running_count > 0
+        for name in ("running_count", "running_min", "running_max"):
+            assert torch.equal(getattr(source, name), getattr(target, name))
+
+
+def test_learned_steps_of_the_target_are_averaged() -> None:
+    model: Any = MODELS["ddpg"]()
+    model.learn(80, callback=prepare_qat(model, 4, method="lsq"))
+    for layer, target in zip(qat_layers([model.actor]), qat_layers([model.actor_target]),
+                             strict=True):  # fmt: skip
+        step, averaged = layer.weight_quantizer.step, target.weight_quantizer.step
+        assert step != averaged and step.item() == pytest.approx(averaged.item(), rel=0.5)
+
+
+def _inputs(network: nn.Module) -> list[InputQuantizer]:
+    return [module for module in network.modules() if isinstance(module, InputQuantizer)]
+
+
+@pytest.mark.parametrize("algo", MODELS)
+def test_the_optimizer_keeps_its_parameters_and_gets_the_steps(algo: str) -> None:
+    model = MODELS[algo]()
+    actor = getattr(model.policy, "actor", None)
+    optimizer = (actor or model.policy).optimizer
+    before = [id(p) for p in optimizer.param_groups[0]["params"]]
+    prepare_qat(model, 4, method="lsq")
+    assert [id(p) for p in optimizer.param_groups[0]["params"]] == before
+    steps = {id(p) for name, p in model.policy.named_parameters()
+             if name.endswith(".step") and "target" not in name}  # fmt: skip
+    assert {id(p) for p in optimizer.param_groups[1]["params"]} == steps and len(steps) == 5
+
+
+def test_errors() -> None:
+    with pytest.raises(QuarlError, match="1 bits; allowed: 2 to 16"):
+        prepare_qat(MODELS["ppo"](), 1)
+    with pytest.raises(QuarlError, match="negative"):
+        prepare_qat(MODELS["ppo"](), 8, quant_delay=-1)
+    with pytest.raises(QuarlError, match="unknown algorithm for QAT 'qrdqn'; .*allowed: a2c, ppo"):
+        prepare_qat(_qrdqn(), 8)
+    model = MODELS["a2c"]()
+    callback = prepare_qat(model, 8, quant_delay=100)
+    with pytest.raises(QuarlError, match="quant_delay 100 is not shorter than the run, 100 steps"):
+        model.learn(100, callback=callback)
+    assert model.num_timesteps == 0
+    with pytest.raises(QuarlError, match="already"):
+        prepare_qat(model, 8)
+    with pytest.raises(QuarlError, match=r"not quantized: train it by learn\(..., callback="):
+        export_qat(model)
+    with pytest.raises(QuarlError, match="not quantized"):
+        export_qat(MODELS["a2c"]())
+
+
+def test_a_run_that_diverges_says_so() -> None:
+    model = MODELS["dqn"]()
+    callback = prepare_qat(model, 8)
+
+    def poison(model: Any) -> None:
+        if model.num_timesteps == 60:
+            with torch.no_grad():
+                model.q_net.q_net[0].bias.fill_(float("nan"))
+
+    with pytest.raises(QuarlError, match="diverged"):
+        model.learn(100, callback=[callback, Spy(poison)])
+
+
+def test_training_goes_on_quantized_from_a_checkpoint(tmp_path: Path) -> None:
+    model = MODELS["dqn"]()
+    model.learn(100, callback=prepare_qat(model, 4, quant_delay=50))
+    save_checkpoint(tmp_path / "checkpoint.pt", model, Progress(timesteps=100))
+    reopened = MODELS["dqn"]()
+    callback = prepare_qat(reopened, 4, quant_delay=50)
+    load_checkpoint(tmp_path / "checkpoint.pt", reopened)
+    obs = observations(model)
+    assert torch.equal(outputs(reopened, obs), outputs(model, obs))
+    started: list[bool] = []
+    reopened.learn(20, callback=[callback, Spy(lambda m: started.append(is_quantized(m)))],
+                   reset_num_timesteps=False)  # fmt: skip
+    assert started == [True] * 20
+
+
+def _qrdqn() -> BaseAlgorithm:
+    sb3_contrib = pytest.importorskip("sb3_contrib")
+    return sb3_contrib.QRDQN("MlpPolicy", "CartPole-v1", buffer_size=10, device="cpu")
