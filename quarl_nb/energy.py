@@ -1,38 +1,91 @@
-"""Joules and CPU-seconds of a piece of work, and how they were obtained."""
+"""Joules, CO2 and CPU-seconds of a piece of work, and how they were obtained.
+
+CPU-seconds are the kernel's. Joules come from counters where the machine has any, and else from
+CPU-seconds and assumed watts; `method` says which.
+"""
 
 from __future__ import annotations
 
+import os
 import resource
+import threading
 import time
+from contextlib import suppress
 from types import TracebackType
 from typing import Any
 
+import psutil
 
-def _cpu_s() -> float:
-    """CPU-seconds (user + system) of this process and of its children that have ended."""
-    usages = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    return sum(usage.ru_utime + usage.ru_stime for usage in usages)
+from quarl_nb.power import (
+    JOULES_PER_KWH,
+    cpu_counter,
+    gpu_counter,
+    grid_intensity,
+    ram_watts,
+    silence,
+    thread_watts,
+)
+
+COUNTRY_VARIABLE = "QUARL_COUNTRY"  # ISO 3166 code of three letters, for the grid's intensity
+SAMPLE_S = 10.0  # RAPL counters wrap within minutes
+ASLEEP_S = 1.0  # clocks that differ by less have not been asleep
 
 
 class EnergyMeter:
-    """Context manager that measures the work inside it.
+    """Context manager that measures the work inside it, children included, alive or ended.
+
+    A counter of the CPU says what the whole machine used; the run's part of it is its part of the
+    CPU time that the machine spent. A GPU's counts whole. Memory is always estimated, by the share
+    of it that the run holds when it starts and ends.
+
+    Args:
+        country: of the electricity, ISO 3166 code of three letters (default: the environment
+            variable QUARL_COUNTRY; without one, the world's average).
 
     Attributes, set when the block ends:
-        wall_s: elapsed seconds.
-        cpu_s: CPU-seconds of this process and of the children that ended inside the block.
-        energy_j: joules, None where no energy counter is read.
-        method: how they were obtained; "cpu_time" reads no energy counter.
+        wall_s: elapsed seconds, sleep of the machine left out.
+        cpu_s: CPU-seconds of this process and its descendants inside the block.
+        other_cpu_s: CPU-seconds of everything else on the machine; None where it does not tell.
+        suspended_s: how long the machine was asleep; above 0, distrust the joules.
+        cpu_energy_j, gpu_energy_j, ram_energy_j: joules; 0 without a GPU counter.
+        method: `rapl`, `pmic` or `tdp_x_cpu_time`, then `+nvml` where GPUs were read.
+        assumed_watts: what estimates rest on: `cpu_per_thread` and `ram` (of all the memory).
+        watts_source: where those come from.
+
+    Raises:
+        QuarlError: unknown country.
     """
 
-    def __init__(self) -> None:
-        self.wall_s = 0.0
-        self.cpu_s = 0.0
-        self.energy_j: float | None = None
-        self.method = "cpu_time"
+    def __init__(self, country: str | None = None) -> None:
+        with silence():
+            self.grid_kg_per_kwh, self.grid_source = grid_intensity(
+                country or os.environ.get(COUNTRY_VARIABLE)
+            )
+            self._cpu_counter, self._gpu_counter = cpu_counter(), gpu_counter()
+        self.method = self._cpu_counter.method if self._cpu_counter else "tdp_x_cpu_time"
+        if self._gpu_counter:
+            self.method += f"+{self._gpu_counter.method}"
+        self.assumed_watts, self.watts_source = {"ram": ram_watts()}, "codecarbon's model of memory"
+        if self._cpu_counter is None:
+            self.assumed_watts["cpu_per_thread"], source = thread_watts()
+            self.watts_source = f"{source}; {self.watts_source}"
+        self.wall_s = self.cpu_s = self.suspended_s = 0.0
+        self.cpu_energy_j = self.gpu_energy_j = self.ram_energy_j = 0.0
+        self.other_cpu_s: float | None = None
+
+    @property
+    def energy_j(self) -> float:
+        """Joules of CPU, GPU and memory."""
+        return self.cpu_energy_j + self.gpu_energy_j + self.ram_energy_j
 
     def __enter__(self) -> EnergyMeter:
-        self._wall_start_s = time.perf_counter()
-        self._cpu_start_s = _cpu_s()
+        self._stop = threading.Event()
+        self._sampler = threading.Thread(target=self._sample, daemon=True)
+        if self._cpu_counter:
+            self._sampler.start()
+        self._read_counters()
+        self._joules = self._counted()
+        self._start = _Reading()
         return self
 
     def __exit__(
@@ -41,9 +94,104 @@ class EnergyMeter:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self.wall_s = time.perf_counter() - self._wall_start_s
-        self.cpu_s = _cpu_s() - self._cpu_start_s
+        start, end = self._start, _Reading()
+        self._stop.set()
+        if self._cpu_counter:
+            self._sampler.join()
+        self._read_counters()
+        self.wall_s, self.cpu_s = end.wall_s - start.wall_s, end.cpu_s - start.cpu_s
+        asleep = end.boot_s - start.boot_s - self.wall_s
+        self.suspended_s = asleep if asleep > ASLEEP_S else 0.0
+        if end.busy_s is not None and start.busy_s is not None:
+            self.other_cpu_s = max(0.0, end.busy_s - start.busy_s - self.cpu_s)
+        self._add_up((start.memory_share + end.memory_share) / 2)
+
+    def _add_up(self, memory_share: float) -> None:
+        cpu, gpu = (now - before for now, before in zip(self._counted(), self._joules, strict=True))
+        self.gpu_energy_j = gpu
+        self.ram_energy_j = self.assumed_watts["ram"] * memory_share * self.wall_s
+        if self._cpu_counter is None:
+            self.cpu_energy_j = self.assumed_watts["cpu_per_thread"] * self.cpu_s
+            return
+        busy = self.cpu_s + (self.other_cpu_s or 0.0)
+        self.cpu_energy_j = cpu * self.cpu_s / busy if busy else 0.0
+        if self._cpu_counter.method == "pmic":
+            self.ram_energy_j = 0.0  # the board's power holds the memory's
+
+    def _counted(self) -> tuple[float, float]:
+        counters = (self._cpu_counter, self._gpu_counter)
+        cpu, gpu = (counter.joules if counter else 0.0 for counter in counters)
+        return cpu, gpu
+
+    def _read_counters(self) -> None:
+        with silence():
+            for counter in (self._cpu_counter, self._gpu_counter):
+                if counter:
+                    counter.read()
+
+    def _sample(self) -> None:
+        while not self._stop.wait(SAMPLE_S):
+            assert self._cpu_counter is not None
+            self._cpu_counter.read()
 
     def as_record(self) -> dict[str, Any]:
         """The `energy` field of a record."""
-        return {"energy_j": self.energy_j, "cpu_s": self.cpu_s, "method": self.method}
+        return {
+            "energy_j": self.energy_j,
+            "cpu_s": self.cpu_s,
+            "method": self.method,
+            "cpu_energy_j": self.cpu_energy_j,
+            "gpu_energy_j": self.gpu_energy_j,
+            "ram_energy_j": self.ram_energy_j,
+            "assumed_watts": self.assumed_watts,
+            "watts_source": self.watts_source,
+            "grid_kg_per_kwh": self.grid_kg_per_kwh,
+            "grid_source": self.grid_source,
+            "co2_kg": self.energy_j / JOULES_PER_KWH * self.grid_kg_per_kwh,
+            "other_cpu_s": self.other_cpu_s,
+            "suspended_s": self.suspended_s,
+        }
+
+
+class _Reading:
+    """Clocks, CPU-seconds and memory at one moment."""
+
+    def __init__(self) -> None:
+        self.wall_s, self.boot_s = time.perf_counter(), _boot_s()
+        self.cpu_s, held = _tree()
+        self.memory_share = held / psutil.virtual_memory().total
+        self.busy_s = _machine_busy_s()
+
+
+def _tree() -> tuple[float, int]:
+    """CPU-seconds and resident bytes of this process and its descendants.
+
+    Those that have ended count where their parent waited for them, as the kernel has it; a
+    living one whose parent has ended (a daemon) is no descendant any more.
+    """
+    usages = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    cpu_s = sum(usage.ru_utime + usage.ru_stime for usage in usages)
+    me = psutil.Process()
+    held = me.memory_info().rss
+    for child in me.children(recursive=True):
+        with suppress(psutil.Error):
+            cpu_s += sum(child.cpu_times()[:4])  # user, system, and those of its ended children
+            held += child.memory_info().rss
+    return cpu_s, held
+
+
+def _machine_busy_s() -> float | None:
+    """CPU-seconds that the machine has spent on anything; None where it does not tell."""
+    try:
+        times = psutil.cpu_times()
+    except (OSError, RuntimeError, psutil.Error):
+        return None
+    names = ("user", "nice", "system", "irq", "softirq")
+    return sum(getattr(times, name, 0.0) for name in names)
+
+
+def _boot_s() -> float:
+    """Seconds of a clock that goes on while the machine sleeps."""
+    return (
+        time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.time()
+    )

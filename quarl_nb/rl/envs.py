@@ -2,7 +2,8 @@
 
 Names: Gymnasium ids (``CartPole-v1``, ``HalfCheetah-v5``), Atari games as
 ``<Game>NoFrameskip-v4`` (run by ale-py's C++ vector environment with the protocol of
-stable-baselines3's ``AtariWrapper``) and dm_control tasks as ``dm:<domain>-<task>``.
+stable-baselines3's ``AtariWrapper``), dm_control tasks as ``dm:<domain>-<task>`` and our own
+``quarl/AirNavigation-v0``.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from functools import cache
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -20,6 +22,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
 from quarl_nb.errors import QuarlError
 
+OURS = "quarl/"
 ATARI_SUFFIX = "NoFrameskip-v4"
 ATARI_NOOP_MAX = 30
 ATARI_FRAME_SKIP = 4
@@ -54,6 +57,7 @@ def make_env(env_id: str) -> gym.Env:
         return _make_wrapped_atari(env_id)
     if env_id.startswith("dm:"):
         return _make_dm_control(env_id)
+    _register(env_id)
     _silence_mujoco_deprecations()
     try:
         return gym.make(env_id)
@@ -81,6 +85,9 @@ def make_vec(
     """
     if make is None and is_atari(env_id):
         return make_atari_vec(env_id, n_envs, n_threads=n_threads)
+    if make is None and env_id.startswith(OURS):
+        _register(env_id)
+        return gym.make_vec(env_id, num_envs=n_envs)
     factory = make or (lambda: make_env(env_id))
     return SyncVectorEnv([factory] * n_envs, autoreset_mode=AutoresetMode.NEXT_STEP)
 
@@ -122,13 +129,18 @@ def reset_slots(env: VectorEnv, mask: np.ndarray, seeds: Sequence[int]) -> np.nd
         observations of all sub-environments ``[n_envs, ...]``.
     """
     options = {"reset_mask": mask}
-    if isinstance(env, SyncVectorEnv):
-        per_env: list[int | None] = [None] * env.num_envs
-        for slot, seed in zip(np.flatnonzero(mask), seeds, strict=True):
-            per_env[slot] = int(seed)
-        return env.reset(seed=per_env, options=options)[0].copy()
-    assert isinstance(env, AtariVectorEnv)
-    return env.reset(seed=np.asarray(seeds), options=options)[0]
+    if isinstance(env, AtariVectorEnv):
+        return env.reset(seed=np.asarray(seeds), options=options)[0]
+    per_env: Any = [None] * env.num_envs  # a list is allowed, whatever VectorEnv's types say
+    for slot, seed in zip(np.flatnonzero(mask), seeds, strict=True):
+        per_env[slot] = int(seed)
+    return env.reset(seed=per_env, options=options)[0].copy()
+
+
+def _register(env_id: str) -> None:
+    """Make the suite's own environments known to gymnasium."""
+    if env_id.startswith(OURS):
+        import quarl_nb.rl.air_navigation  # noqa: F401
 
 
 @cache
