@@ -49,7 +49,7 @@ def run_study(
         study: what to measure.
         profile: one of the study's profiles.
         store: where the records are and go.
-        workers: processes that measure at once, each with one thread.
+        workers: processes that measure at once, each with one thread (one, if cells are timed).
         shard: (i, n): only the i-th of n parts of the matrix, i from 1.
         recompute: measure cells that have a record too.
         parameters: values in place of the profile's.
@@ -74,7 +74,7 @@ def run_study(
         desc=f"{study.name} {profile}", unit="cell", file=sys.stderr,
     )  # fmt: skip
     # Closed at once on Ctrl-C, not whenever the exception lets go of the generator.
-    with bar, closing(run_jobs(task, missing, workers)) as outcomes:
+    with bar, closing(run_jobs(task, missing, 1 if study.timed else workers)) as outcomes:
         for outcome in outcomes:
             if outcome.error is None:
                 done += 1

@@ -82,6 +82,11 @@ class Study(Protocol):
         ...
 
     @property
+    def timed(self) -> bool:
+        """Whether it times what it measures: its cells then run one at a time."""
+        ...
+
+    @property
     def profiles(self) -> Mapping[str, Mapping[str, Any]]:
         """Profile name ("smoke", "quick", "full") -> its parameters with their values."""
         ...

@@ -28,12 +28,13 @@ class FakeStudy:
     Args:
         behaviours: cell number -> one of BEHAVIOURS; the others are "ok".
         log: a file that gets a line (the cell's number, the process id) whenever a cell begins.
-        schema_version: as of any study.
+        schema_version, timed: as of any study.
     """
 
     behaviours: Mapping[int, str] = field(default_factory=dict)
     log: Path | None = None
     schema_version: int = 1
+    timed: bool = False
     name: str = "fake"
 
     @property

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
@@ -146,11 +148,14 @@ def _run(body: Callable[..., None], connection: Connection, *arguments: Any) -> 
     try:
         body(connection, *arguments)
     except (EOFError, ConnectionError):
-        return
+        pass
     except QuarlError as error:
         _send_last(connection, Failure(str(error)))
     except Exception as error:  # a user's environment may raise anything when it is made
         _send_last(connection, Failure(f"{type(error).__name__}: {error}".partition("\n")[0]))
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)  # taking torch's modules down would take a second
 
 
 def _send_last(connection: Connection, failure: Failure) -> None:

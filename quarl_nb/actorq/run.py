@@ -88,7 +88,7 @@ class Run:
     def update(self) -> None:
         """One gradient step of the learner."""
         self.learner.update()
-        self.result.updates = self.learner.updates
+        self.result.updates, self.result.wall_s = self.learner.updates, self.wall_s
 
     def count_publication(self, payload_bytes: int) -> None:
         """Account for a policy that was made ready to be pulled."""
@@ -108,7 +108,6 @@ class Run:
         whole = stopped in ("done", "interrupted")
         if whole and learner.steps > self._started_from[0]:
             self._snapshot_if_due(last=True)
-        result.wall_s, result.updates = self.wall_s, learner.updates
         result.learner_s, result.stopped = dict(learner.seconds), stopped
         learner.close()
         self._bar.close()
@@ -120,7 +119,8 @@ class Run:
         if self.saving.snapshots is None or not (last or self.learner.steps >= self._next_snapshot):
             return
         self._next_snapshot = self.learner.steps + self.saving.snapshot_every
-        wall_s, steps = self.wall_s, self.learner.steps
+        wall_s = self.result.wall_s if last else self.wall_s  # children take a second to end
+        steps = self.learner.steps
         folder = save_policy(self.learner.policy(), self.saving.snapshots / f"{steps:09d}", {})
         self.result.snapshots.append(Snapshot(steps, self.learner.updates, wall_s, folder))
 

@@ -8,6 +8,7 @@ stable-baselines3's ``AtariWrapper``), dm_control tasks as ``dm:<domain>-<task>`
 
 from __future__ import annotations
 
+import os
 import re
 import warnings
 from collections.abc import Callable, Sequence
@@ -172,6 +173,8 @@ def _make_wrapped_atari(env_id: str) -> gym.Env:
 
 
 def _make_dm_control(env_id: str) -> gym.Env:
+    if "DISPLAY" not in os.environ:
+        os.environ.setdefault("MUJOCO_GL", "disabled")  # else it looks for a window, and warns
     try:
         from dm_control import suite
         from shimmy.dm_control_compatibility import DmControlCompatibilityV0

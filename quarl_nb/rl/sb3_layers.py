@@ -90,6 +90,7 @@ FAMILIES = {
     "qrdqn": Family(
         ("quantile_net.features_extractor.",), (), "quantile_net.quantile_net.", "relu"
     ),
+    "d4pg": _TD3,
     "ddpg": _TD3,
     "td3": _TD3,
     "sac": _SAC,
@@ -107,6 +108,8 @@ def algorithm_of(tensors: Tensors, settings: Mapping[str, Any]) -> str:
         raise QuarlError("unsupported: recurrent policies of sb3-contrib (RecurrentPPO)")
     if has("actor.latent_pi.") or "actor.log_std.weight" in tensors:
         return "tqc" if "top_quantiles_to_drop_per_net" in settings else "sac"
+    if "critic.atoms" in tensors:
+        return "d4pg"
     if has("actor.mu."):
         plain = settings.get("policy_delay") == 1 and settings.get("target_noise_clip") == 0
         return "ddpg" if plain else "td3"

@@ -44,6 +44,7 @@ class InferenceStudy:
     name: str
     profiles: Mapping[str, Mapping[str, Any]] = field(hash=False)
     schema_version: int = 1
+    timed: bool = True
 
     def cells(self, parameters: Mapping[str, Any]) -> list[tuple[dict[str, Any], dict[str, Any]]]:
         """The matrix: (cell, budget) of every network, engine that can run it, and batch size."""

@@ -48,6 +48,7 @@ class PTQStudy:
     policies: PolicySource
     profiles: Mapping[str, Mapping[str, Any]] = field(hash=False)
     schema_version: int = 1
+    timed: bool = False
 
     def cells(
         self, parameters: Mapping[str, Any]

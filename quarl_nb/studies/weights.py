@@ -32,6 +32,7 @@ class WeightStudy:
     policies: PolicySource
     profiles: Mapping[str, Mapping[str, Any]] = field(hash=False)
     schema_version: int = 1
+    timed: bool = False
 
     def cells(
         self, parameters: Mapping[str, Any]

@@ -1,0 +1,63 @@
+"""The learners of the paper's size, for any environment."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from stable_baselines3 import DDPG, DQN, SAC, TD3
+from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
+
+from quarl_nb.errors import QuarlError, check_choice
+from quarl_nb.rl.d4pg import D4PG
+from quarl_nb.rl.envs import make_env
+
+ALGORITHMS: dict[str, type[OffPolicyAlgorithm]] = {
+    "d4pg": D4PG, "ddpg": DDPG, "dqn": DQN, "sac": SAC, "td3": TD3,
+}  # fmt: skip
+POLICY_WIDTH = 2048
+CRITIC_WIDTH = 512
+
+
+def make_algorithm(
+    algo: str,
+    env_id: str,
+    width: int = POLICY_WIDTH,
+    seed: int = 0,
+    device: str = "cpu",
+    autocast: str = "",
+    **options: Any,
+) -> OffPolicyAlgorithm:
+    """An algorithm with the paper's networks (section 3): policy 3 x 2048, critic 3 x 512.
+
+    Args:
+        algo: d4pg, ddpg, dqn, sac or td3; DQN's network of action values is its policy.
+        env_id: see `quarl_nb.rl.envs`.
+        width: units in each hidden layer of the policy.
+        autocast: "bf16" lets D4PG's learner compute in bfloat16; "" in fp32.
+        options: of the algorithm, in place of its defaults.
+
+    Raises:
+        QuarlError: an unknown algorithm or environment, an algorithm that cannot act there, CUDA
+            asked for and absent, autocast of another algorithm than D4PG.
+    """
+    kind = ALGORITHMS[check_choice("algorithm of ActorQ", algo, ALGORITHMS)]
+    if width < 1:
+        raise QuarlError(f"a policy of width {width} has no units; at least 1")
+    if device.startswith("cuda") and not torch.cuda.is_available():
+        raise QuarlError(f"device {device!r} was asked for, but torch finds no CUDA GPU")
+    if check_choice("autocast", autocast, ("", "bf16")):
+        if algo != "d4pg":
+            raise QuarlError(f"{algo} has no autocast; allowed: d4pg")
+        options["autocast"] = torch.bfloat16
+    hidden: Any = [width] * 3
+    if algo != "dqn":
+        hidden = dict(pi=hidden, qf=[CRITIC_WIDTH] * 3)
+    network = dict(net_arch=hidden, optimizer_kwargs=dict(fused=True))
+    env = make_env(env_id)
+    try:
+        return kind(
+            "MlpPolicy", env, policy_kwargs=network, seed=seed, device=device, **options
+        )  # type: ignore[call-arg]  # SB3's base class has other parameters than its algorithms
+    except AssertionError as error:  # SB3: the action space is not supported
+        raise QuarlError(f"{algo} cannot act in {env_id}: {error}".partition("\n")[0]) from error

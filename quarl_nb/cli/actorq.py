@@ -1,0 +1,63 @@
+"""The command `actorq`: one run of the actor-learner loop from a shell."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+
+def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
+    actorq = command(actorq_command, "--env dm:cartpole-balance --algo d4pg --precision int8")
+    actorq.add_argument("--env", required=True, metavar="ID", help="CartPole-v1, dm:walker-stand")
+    actorq.add_argument("--algo", required=True, help="d4pg, ddpg, dqn, sac or td3")
+    actorq.add_argument("--precision", default="int8", help="of the actors (default: int8)")
+    actorq.add_argument("--runtime", default="onnxruntime", help="onnxruntime or torch")
+    actorq.add_argument("--steps", type=int, default=40_000, help="of environments, in all")
+    actorq.add_argument("--engine", default="process", help="process, serial or ray")
+    actorq.add_argument("--n-actors", type=int, default=4, metavar="N", help="default: 4")
+    actorq.add_argument("--envs-per-actor", type=int, default=1, metavar="N", help="default: 1")
+    actorq.add_argument("--pull-period", type=int, default=1000, metavar="STEPS",
+                        help="steps of an actor between two pulls (default: 1000)")
+    actorq.add_argument("--samples-per-insert", type=float, default=16.0, metavar="X",
+                        help="how often each transition is learned from (default: 16)")
+    actorq.add_argument("--width", type=int, default=2048, help="of the policy (default: 2048)")
+    actorq.add_argument("--device", default="cpu", help="of the learner: cpu or cuda")
+    actorq.add_argument("--autocast", default="", help="bf16: of a D4PG learner")
+    actorq.add_argument("--seed", type=int, default=0)
+    actorq.add_argument("--checkpoint", type=Path, metavar="FILE", help="to go on from")
+    actorq.add_argument("--to", type=Path, metavar="DIR", help="save the policy there")
+
+
+def actorq_command(options: argparse.Namespace) -> int:
+    """Train with quantized actors (ActorQ) and save the policy."""
+    from quarl_nb.actorq import ActorQ, Saving
+    from quarl_nb.actorq.algorithms import make_algorithm
+    from quarl_nb.rl.policies import PolicyNet, save_policy
+    from quarl_nb.studies.tasks import TASKS
+
+    task = TASKS.get(options.env)
+    tuned = task.options if task and task.algo == options.algo else {}
+    learner = make_algorithm(
+        options.algo, options.env, options.width, options.seed, options.device, options.autocast,
+        **tuned,
+    )  # fmt: skip
+    settings: dict[str, Any] = {
+        name: getattr(options, name) for name in (
+            "precision", "runtime", "n_actors", "envs_per_actor", "pull_period",
+            "samples_per_insert", "seed")
+    }  # fmt: skip
+    saving = Saving(checkpoint=options.checkpoint)
+    actorq = ActorQ(learner, options.env, options.engine, saving, **settings)
+    result = actorq.learn(options.steps)
+    busy = {name: f"{seconds:.1f}" for name, seconds in result.actor_s.items() if seconds >= 0.05}
+    print(f"{result.steps:,} steps and {result.updates:,} updates in {result.wall_s:.1f} s")
+    print(f"mean return of the last 10 episodes: {result.recent_return():.1f}")
+    print(f"actors' seconds: {', '.join(f'{k} {v}' for k, v in busy.items())}")
+    print(f"{result.pulls} pulls of {result.payload_bytes:,} bytes, {result.restarts} restarts")
+    if options.to:
+        net = PolicyNet.from_sb3(learner, env_id=options.env)
+        trained = {"trained_with": "quarl-nb actorq", "timesteps": result.steps, **settings}
+        print(f"policy: {save_policy(net, options.to, trained)}")
+    return 130 if result.stopped == "interrupted" else 0

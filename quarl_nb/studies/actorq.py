@@ -1,0 +1,164 @@
+"""ActorQ runs (sections 2 and 3): speed-up, staleness, and where the time goes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import product
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import torch
+
+from quarl_nb.actorq import ActorQ, Result, Saving, Settings
+from quarl_nb.actorq.algorithms import make_algorithm
+from quarl_nb.errors import QuarlError
+from quarl_nb.rl.evaluate import evaluate
+from quarl_nb.rl.policies import load_policy
+from quarl_nb.studies.tasks import get_task
+from quarl_nb.study import Measurement
+
+EVALUATION_SEED = 1_000_000
+# One knob each; a study's matrix is the product of their values.
+KNOBS = ("widths", "n_actors", "envs_per_actor", "pull_periods", "samples_per_insert",
+         "communications", "seeds")  # fmt: skip
+FIELDS = ("width", "n_actors", "envs_per_actor", "pull_period", "samples_per_insert",
+          "communication", "seed")  # fmt: skip
+
+
+@dataclass(frozen=True)
+class ActorQStudy:
+    """Tasks x actors x knobs of the loop, one run of training each.
+
+    Parameters: `tasks` (environments of Table 3), `actors` ("int8/onnxruntime": the precision and
+    runtime that actors compute in), `widths` (of the policy), `n_actors`, `envs_per_actor`,
+    `pull_periods` (0: the task's own), `samples_per_insert`, `communications` ("": as computed),
+    `seeds`; `steps` (environment steps, 0: Table 3's), `evaluations` of the learner's policy along
+    the run, `episodes` each, `device` and `autocast` of the learner, `options` of the algorithm.
+    """
+
+    name: str
+    profiles: Mapping[str, Mapping[str, Any]] = field(hash=False)
+    schema_version: int = 1
+    timed: bool = True
+
+    def cells(self, parameters: Mapping[str, Any]) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+        """The matrix: (cell, budget) of every task, kind of actor and setting."""
+        found = []
+        for env_id, actor in product(parameters["tasks"], parameters["actors"]):
+            task, (precision, runtime) = get_task(env_id), _split(actor)
+            budget = {name: parameters[name] for name in (
+                "evaluations", "episodes", "device", "autocast", "options")}  # fmt: skip
+            budget["steps"] = parameters["steps"] or task.steps
+            for values in product(*(parameters[knob] for knob in KNOBS)):
+                cell = {"task": task.published, "env_id": env_id, "algo": task.algo,
+                        "precision": precision, "runtime": runtime}  # fmt: skip
+                cell |= dict(zip(FIELDS, values, strict=True))
+                cell["pull_period"] = cell["pull_period"] or task.pull_period
+                cell["communication"] = cell["communication"] or precision
+                _settings(cell)
+                found.append((cell, budget))
+        return found
+
+    def measure(self, cell: Mapping[str, Any], budget: Mapping[str, Any]) -> Measurement:
+        """Train once; afterwards evaluate what the learner's policy was along the run."""
+        torch.set_num_threads(1)
+        task = get_task(cell["env_id"])
+        algorithm = make_algorithm(
+            task.algo, task.env_id, cell["width"], cell["seed"], budget["device"],
+            budget["autocast"], **{**task.options, **budget["options"]},
+        )  # fmt: skip
+        with TemporaryDirectory() as folder:
+            every = max(1, budget["steps"] // max(1, budget["evaluations"]))
+            snapshots = Path(folder) if budget["evaluations"] else None
+            saving = Saving(snapshots=snapshots, snapshot_every=every)
+            actorq = ActorQ(algorithm, task.env_id, saving=saving, **_settings(cell))
+            result = actorq.learn(budget["steps"], progress_bar=False)
+            if result.stopped != "done":
+                raise QuarlError(f"the run was {result.stopped}")
+            measured = result.as_measured() | learning_curve(result, task.env_id, budget)
+        episodes = measured.pop("episodes")
+        ages = np.array(measured.pop("ages"))
+        arrays = {f"episode_{name}": np.array(values) for name, values in episodes.items()}
+        measured |= {
+            "age_mean": ages.mean(), "age_p50": np.median(ages), "age_p95": np.quantile(ages, 0.95),
+            "messages": len(ages), "episodes_finished": len(episodes["steps"]),
+        }  # fmt: skip
+        return Measurement(measured, backend=cell["runtime"], arrays=arrays | {"ages": ages})
+
+
+def learning_curve(result: Result, env_id: str, budget: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns of the learner's full-precision policy along the run, the same seeds each time.
+
+    ("We measure the quality of the full precision policy from the learner", section 2.)
+    """
+    seeds = range(EVALUATION_SEED, EVALUATION_SEED + budget["episodes"])
+    returns = [
+        evaluate(load_policy(snapshot.folder), env_id, seeds).returns
+        for snapshot in result.snapshots
+    ]
+    return {
+        "curve_steps": [snapshot.steps for snapshot in result.snapshots],
+        "curve_updates": [snapshot.updates for snapshot in result.snapshots],
+        "curve_wall_s": [snapshot.wall_s for snapshot in result.snapshots],
+        "curve_returns": returns,
+    }
+
+
+def _split(actor: str) -> tuple[str, str]:
+    precision, slash, runtime = actor.partition("/")
+    if not slash:
+        raise QuarlError(f"actor {actor!r} is not precision/runtime, e.g. int8/onnxruntime")
+    return precision, runtime
+
+
+def _settings(cell: Mapping[str, Any]) -> dict[str, Any]:
+    """A cell's settings of ActorQ, checked."""
+    names = set(FIELDS) - {"width"} | {"precision", "runtime"}
+    settings = {name: cell[name] for name in names}
+    Settings(**settings)
+    return settings
+
+
+# torch fp32 is what the paper's actors ran, ONNX Runtime fp32 the fair baseline of int8.
+ACTORS = ["fp32/torch", "fp32/onnxruntime", "fp16/torch", "int8/onnxruntime"]
+TWO_CORES = ["CartPole-v1", "Acrobot-v1", "MountainCar-v0", "dm:cartpole-balance",
+             "dm:walker-stand"]  # fmt: skip
+SMOKE = {
+    "tasks": ["CartPole-v1"], "actors": ["fp32/onnxruntime", "int8/onnxruntime"], "widths": [32],
+    "n_actors": [1], "envs_per_actor": [1], "pull_periods": [100], "samples_per_insert": [4.0],
+    "communications": [""], "seeds": [0], "steps": 2000, "evaluations": 2, "episodes": 2,
+    "device": "cpu", "autocast": "", "options": {},
+}  # fmt: skip
+QUICK = SMOKE | {"actors": ACTORS[:2] + ACTORS[3:], "widths": [256], "steps": 8000,
+                 "samples_per_insert": [1.0], "evaluations": 4, "episodes": 5}  # fmt: skip
+# Actor-bound on two cores: one actor, one learner, a transition sampled once on average.
+FULL = QUICK | {"tasks": TWO_CORES, "actors": ACTORS, "widths": [2048], "seeds": [0, 1, 2],
+                "pull_periods": [0], "steps": 0, "evaluations": 20, "episodes": 10}  # fmt: skip
+SPEEDUP = ActorQStudy("actorq", {"smoke": SMOKE, "quick": QUICK, "full": FULL})
+
+# Figure 3: how often actors pull, and how old the policies are that fill the replay buffer.
+STALENESS_FULL = FULL | {"tasks": ["dm:walker-stand", "CartPole-v1"],
+                         "actors": ["int8/onnxruntime"],
+                         "pull_periods": [30, 100, 1000, 5000]}  # fmt: skip
+STALENESS = ActorQStudy("actorq_staleness", {
+    "smoke": SMOKE | {"actors": ["int8/onnxruntime"], "pull_periods": [50, 500]},
+    "quick": QUICK | {"actors": ["int8/onnxruntime"], "pull_periods": [30, 1000]},
+    "full": STALENESS_FULL,
+})  # fmt: skip
+
+# Figure 4: where an actor's time goes. Nothing needs to be learned, so no policy is evaluated.
+RUNTIME_QUICK = SMOKE | {
+    "actors": ["fp32/torch", "fp32/onnxruntime", "int8/onnxruntime"], "widths": [2048],
+    "pull_periods": [30, 1000], "samples_per_insert": [0.1], "steps": 2000, "evaluations": 0,
+}  # fmt: skip
+RUNTIME = ActorQStudy("actorq_runtime", {
+    "smoke": RUNTIME_QUICK | {"widths": [32], "pull_periods": [100]},
+    "quick": RUNTIME_QUICK,
+    "full": RUNTIME_QUICK | {
+        "tasks": ["CartPole-v1", "dm:cartpole-balance", "dm:humanoid-stand"], "actors": ACTORS,
+        "communications": ["", "fp32", "int8"], "seeds": [0, 1, 2], "steps": 5000,
+    },
+})  # fmt: skip

@@ -1,0 +1,83 @@
+import numpy as np
+import pytest
+
+from quarl_nb.actorq.algorithms import make_algorithm
+from quarl_nb.errors import QuarlError
+from quarl_nb.report.paper import published
+from quarl_nb.runner import plan, run_study
+from quarl_nb.store import ResultStore
+from quarl_nb.studies.actorq import RUNTIME, SPEEDUP, STALENESS
+from quarl_nb.studies.tasks import TASKS
+
+
+def test_the_tasks_are_those_of_tables_2_and_3():
+    table_2 = published("table2")
+    assert {task.published for task in TASKS.values()} == set(table_2["task"])
+    steps = published("table3").query("quantity == 'steps_trained'")
+    assert sorted(task.steps for task in TASKS.values()) == sorted(steps["value"].astype(int))
+    pulls = published("table3").query("quantity == 'pull_period'")
+    assert sorted(task.pull_period for task in TASKS.values()) == sorted(pulls["value"].astype(int))
+
+
+def test_a_cell_is_one_run_from_actors_to_records(tmp_path):
+    store = ResultStore(tmp_path)
+    summary = run_study(
+        SPEEDUP, "smoke", store, progress=False,
+        parameters={"actors": ["int8/onnxruntime"], "steps": 1500},
+    )  # fmt: skip
+    assert (summary.done, summary.failed) == (1, 0)
+    (record,) = store.records("actorq", "smoke")
+    measured, arrays = record["measured"], store.arrays(record)
+    assert measured["steps"] >= 1500 and measured["updates"] > 10
+    assert measured["curve_steps"][0] == 0 and measured["curve_steps"][-1] == measured["steps"]
+    assert np.shape(measured["curve_returns"]) == (3, 2)
+    assert measured["pulls"] >= 14 and measured["payload_bytes"] < 6000
+    assert len(arrays["episode_wall_s"]) == measured["episodes_finished"] > 20
+    assert len(arrays["ages"]) == measured["messages"] and arrays["ages"].min() >= 0
+    assert set(measured["actor_s"]) >= {"environment", "inference", "pull", "load", "wait"}
+    assert record["cell"]["pull_period"] == 100 and record["cell"]["communication"] == "int8"
+
+
+@pytest.mark.parametrize("study", [SPEEDUP, STALENESS, RUNTIME])
+@pytest.mark.parametrize("profile", ["smoke", "quick", "full"])
+def test_every_profile_is_a_valid_matrix_of_different_cells(study, profile):
+    jobs = plan(study, profile)
+    assert len({job.key for job in jobs}) == len(jobs) > 0
+
+
+def test_the_full_profile_has_both_baselines_and_three_seeds():
+    cells = [job.cell for job in plan(SPEEDUP, "full")]
+    walker = [c for c in cells if c["env_id"] == "dm:walker-stand"]
+    actors = {(c["precision"], c["runtime"]) for c in walker}
+    assert {("fp32", "torch"), ("fp32", "onnxruntime"), ("int8", "onnxruntime")} < actors
+    assert {c["seed"] for c in walker} == {0, 1, 2} and {c["width"] for c in walker} == {2048}
+
+
+@pytest.mark.parametrize("parameters, message", [
+    ({"tasks": ["dm:walker-stnad"]}, "did you mean 'dm:walker-stand'"),
+    ({"actors": ["int8"]}, "not precision/runtime"),
+    ({"actors": ["int8/onnx"]}, "unknown runtime 'onnx'"),
+    ({"n_actors": [0]}, "n_actors is 0"),
+])  # fmt: skip
+def test_wrong_parameters_are_one_clear_line(parameters, message):
+    with pytest.raises(QuarlError, match=message):
+        plan(SPEEDUP, "smoke", parameters)
+
+
+@pytest.mark.parametrize("arguments, message", [
+    (("d4gp", "Pendulum-v1"), "did you mean 'd4pg'"),
+    (("d4pg", "CartPole-v1"), "d4pg cannot act in CartPole-v1"),
+    (("d4pg", "Pendulum-v1", 0), "width 0"),
+    (("sac", "Pendulum-v1", 8, 0, "cpu", "bf16"), "sac has no autocast"),
+])  # fmt: skip
+def test_algorithms_that_cannot_be_made_say_why(arguments, message):
+    with pytest.raises(QuarlError, match=message):
+        make_algorithm(*arguments)
+
+
+def test_the_learner_has_the_papers_networks():
+    model = make_algorithm("d4pg", "Pendulum-v1")
+    shapes = [p.shape for name, p in model.actor.named_parameters() if name.endswith("weight")]
+    assert [tuple(shape) for shape in shapes] == [(2048, 3), (2048, 2048), (2048, 2048), (1, 2048)]
+    critic = [p.shape[0] for n, p in model.critic.named_parameters() if n.endswith("weight")]
+    assert critic == [512, 512, 512, 51]
