@@ -57,6 +57,7 @@ class Learner:
         self.limiter.resume(algorithm.num_timesteps)
         self.seconds = dict.fromkeys(ACTIVITIES, 0.0)
         self.warming = algorithm.num_timesteps < algorithm.learning_starts
+        self._policy: PolicyNet | None = None
         self._last_stream: tuple[int, int] | None = None
         self._time_sampling()
 
@@ -76,8 +77,12 @@ class Learner:
         return Orders(self.warming, float(getattr(self.algorithm, "exploration_rate", 0.0)))
 
     def policy(self) -> PolicyNet:
-        """The acting path as it is now, a copy in full precision."""
-        return PolicyNet.from_sb3(self.algorithm)
+        """The acting path as it is now, in full precision; to be used before the next update."""
+        if self.algorithm.device.type != "cpu":
+            return PolicyNet.from_sb3(self.algorithm)
+        if self._policy is None:
+            self._policy = PolicyNet.from_sb3(self.algorithm, share_weights=True)
+        return self._policy
 
     @contextmanager
     def timed(self, activity: str) -> Iterator[None]:

@@ -14,6 +14,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 
 from quarl_nb.errors import QuarlError
+from quarl_nb.inference.weights import check_finite
 from quarl_nb.quant import (
     Precision,
     QParams,
@@ -40,8 +41,8 @@ def encode(net: PolicyNet, precision: str) -> bytes:
     matrices = {name for name, _ in weight_matrices(net)}
     tensors: dict[str, torch.Tensor] = {}
     for name, tensor in net.state_dict().items():
-        if tensor.is_floating_point() and not tensor.isfinite().all():
-            raise QuarlError(f"policy tensor '{name}' holds NaN or infinite values")
+        if tensor.is_floating_point():
+            check_finite(tensor, name, precision)
         if fmt.cast is not None and tensor.dtype == torch.float32:
             tensors[name] = tensor.to(fmt.cast)
         elif fmt.weight is not None and name in matrices:

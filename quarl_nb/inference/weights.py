@@ -22,7 +22,7 @@ def check_finite(tensor: Tensor, name: str, precision: str) -> None:
     """Raise a QuarlError that names the tensor if it holds NaN or infinite values."""
     lo, hi = tensor.aminmax()  # passes NaN on, and takes a tenth of isfinite().all()
     if not (lo.isfinite() and hi.isfinite()):
-        raise QuarlError(f"cannot build {precision}: {name!r} holds NaN or infinite values")
+        raise QuarlError(f"no {precision} of this policy: {name!r} holds NaN or infinite values")
 
 
 def quantize_rows(weight: Tensor, config: QConfig) -> tuple[Tensor, Tensor]:

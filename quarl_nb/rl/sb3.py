@@ -49,13 +49,18 @@ _KNOWN_EXTRACTORS = ("FlattenExtractor", "NatureCNN", "FastNatureCNN")
 
 
 def policy_from_model(
-    model: Any, *, env_id: str | None = None, normalization: ObsNormalization | None = None
+    model: Any,
+    *,
+    env_id: str | None = None,
+    normalization: ObsNormalization | None = None,
+    share_weights: bool = False,
 ) -> PolicyNet:
     """The acting path of a live stable-baselines3 or sb3-contrib model.
 
     Args:
         env_id: where it acts (default: the id of the model's environment, if it has one).
         normalization: observation statistics (default: those of the model's ``VecNormalize``).
+        share_weights: a view that follows the model as it is trained, not a copy (on the CPU).
 
     Raises:
         QuarlError: recurrent, a custom network, a space other than Box and Discrete, or prepared
@@ -63,10 +68,11 @@ def policy_from_model(
     """
     policy = model.policy
     _check_known(type(policy).__module__, policy.features_extractor_class.__name__)
-    tensors: Tensors = {
-        k: t.detach().cpu().clone(memory_format=torch.contiguous_format)
-        for k, t in policy.state_dict().items()
-    }
+    tensors: Tensors = {k: t.detach().cpu() for k, t in policy.state_dict().items()}
+    if not share_weights:
+        tensors = {
+            k: t.clone(memory_format=torch.contiguous_format) for k, t in tensors.items()
+        }
     if any("_quantizer." in name for name in tensors):
         raise QuarlError("the policy is quantization-aware: export it with quarl_nb.rl.qat")
     normalizer = model.get_vec_normalize_env()

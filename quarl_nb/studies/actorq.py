@@ -36,7 +36,8 @@ class ActorQStudy:
     runtime that actors compute in), `widths` (of the policy), `n_actors`, `envs_per_actor`,
     `pull_periods` (0: the task's own), `samples_per_insert`, `communications` ("": as computed),
     `seeds`; `steps` (environment steps, 0: Table 3's), `evaluations` of the learner's policy along
-    the run, `episodes` each, `device` and `autocast` of the learner, `options` of the algorithm.
+    the run, `episodes` each, `device` of the learner and `autocast` of D4PG's ("bf16" or ""),
+    `options` of the algorithm.
     """
 
     name: str
@@ -52,6 +53,8 @@ class ActorQStudy:
             budget = {name: parameters[name] for name in (
                 "evaluations", "episodes", "device", "autocast", "options")}  # fmt: skip
             budget["steps"] = parameters["steps"] or task.steps
+            if task.algo != "d4pg":
+                budget["autocast"] = ""
             for values in product(*(parameters[knob] for knob in KNOBS)):
                 cell = {"task": task.published, "env_id": env_id, "algo": task.algo,
                         "precision": precision, "runtime": runtime}  # fmt: skip
@@ -136,7 +139,8 @@ QUICK = SMOKE | {"actors": ACTORS[:2] + ACTORS[3:], "widths": [256], "steps": 80
                  "samples_per_insert": [1.0], "evaluations": 4, "episodes": 5}  # fmt: skip
 # Actor-bound on two cores: one actor, one learner, a transition sampled once on average.
 FULL = QUICK | {"tasks": TWO_CORES, "actors": ACTORS, "widths": [2048], "seeds": [0, 1, 2],
-                "pull_periods": [0], "steps": 0, "evaluations": 20, "episodes": 10}  # fmt: skip
+                "pull_periods": [0], "steps": 0, "evaluations": 20, "episodes": 10,
+                "autocast": "bf16"}  # fmt: skip
 SPEEDUP = ActorQStudy("actorq", {"smoke": SMOKE, "quick": QUICK, "full": FULL})
 
 # Figure 3: how often actors pull, and how old the policies are that fill the replay buffer.
@@ -159,6 +163,6 @@ RUNTIME = ActorQStudy("actorq_runtime", {
     "quick": RUNTIME_QUICK,
     "full": RUNTIME_QUICK | {
         "tasks": ["CartPole-v1", "dm:cartpole-balance", "dm:humanoid-stand"], "actors": ACTORS,
-        "communications": ["", "fp32", "int8"], "seeds": [0, 1, 2], "steps": 5000,
+        "communications": ["", "fp32", "int8"], "steps": 3000, "autocast": "bf16",
     },
 })  # fmt: skip

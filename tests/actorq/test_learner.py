@@ -134,3 +134,18 @@ def test_nan_never_reaches_the_buffer(small_dqn):
     with pytest.raises(QuarlError, match="actor 2 sent a reward or observation that is NaN"):
         learner.insert(transitions(obs, obs, [0], [np.nan], none, none, actor=2))
     assert learner.steps == 0
+
+
+def test_the_published_policy_is_the_algorithms_after_every_update(small_dqn):
+    model = small_dqn()
+    learner = Learner(model, Settings(), 100)
+    obs = np.random.default_rng(0).normal(size=(40, 4)).astype(np.float32)
+    none = np.zeros(40, bool)
+    learner.insert(transitions(obs, obs, np.zeros(40, int), np.ones(40), none, none))
+    outputs = []
+    for _ in range(3):
+        learner.update()
+        policy = learner.policy()(torch.from_numpy(obs))
+        assert torch.equal(policy, model.q_net(torch.from_numpy(obs)))
+        outputs.append(policy)
+    assert not torch.equal(outputs[0], outputs[2])

@@ -1,0 +1,110 @@
+"""ActorQ's actors and loop, as ratios: int8 against both fp32 engines, the loop against SB3's own.
+
+    taskset -c 0 python tests/bench/bench_actorq.py actors   (one core)
+    python tests/bench/bench_actorq.py loop                  (two cores)
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import time
+
+import torch
+
+from quarl_nb.actorq import ActorQ, Settings
+from quarl_nb.actorq.actor import Actor
+from quarl_nb.actorq.algorithms import make_algorithm
+from quarl_nb.actorq.quantizer import quantize_policy
+from quarl_nb.actorq.settings import ActorTask, Orders
+from quarl_nb.actorq.variables import SharedVariables, Variables
+from quarl_nb.rl.envs import make_env
+from quarl_nb.rl.policies import PolicyNet
+
+ACTORS = {"torch fp32": ("fp32", "torch"), "ORT fp32": ("fp32", "onnxruntime"),
+          "ORT int8": ("int8", "onnxruntime")}  # fmt: skip
+# (environment, algorithm, int8 against torch fp32, int8 against ORT fp32)
+TARGETS = [("CartPole-v1", "dqn", 8.0, 5.0), ("dm:cartpole-balance", "d4pg", 6.0, 4.0),
+           ("dm:humanoid-stand", "d4pg", 4.5, 2.7)]  # fmt: skip
+ROUNDS, STEPS = 5, 400
+LOOP_STEPS = 10_000
+
+
+def actor_of(env_id: str, net: PolicyNet, precision: str, runtime: str, pull: int = 10**9) -> Actor:
+    settings = Settings(precision=precision, runtime=runtime, n_actors=1, pull_period=pull)
+    task = ActorTask(0, lambda: make_env(env_id), net.spec, settings)
+    actor = Actor(task)
+    actor.open(quantize_policy(net, 0, task))
+    return actor
+
+
+def step_s(actor: Actor, steps: int) -> float:
+    started = time.perf_counter()
+    actor.collect(steps, Orders(random=False, epsilon=0.05))
+    return (time.perf_counter() - started) / steps
+
+
+def bench_actors() -> None:
+    """Environment steps of one actor, policy 3 x 2048, batch 1, one core."""
+    torch.set_num_threads(1)
+    for env_id, algo, over_torch, over_ort in TARGETS:
+        net = PolicyNet.from_sb3(make_algorithm(algo, env_id, buffer_size=1000))
+        actors = {name: actor_of(env_id, net, *kind) for name, kind in ACTORS.items()}
+        for actor in actors.values():
+            step_s(actor, 20)
+        # Taken in turns, so that a change of the machine's load meets all of them.
+        times: dict[str, list[float]] = {name: [] for name in actors}
+        for _ in range(ROUNDS):
+            for name, actor in actors.items():
+                times[name].append(step_s(actor, STEPS))
+        median = {name: statistics.median(values) for name, values in times.items()}
+        shown = ", ".join(f"{name} {value * 1e6:.0f} us" for name, value in median.items())
+        print(f"{env_id}: {shown} a step")
+        for name, target in (("torch fp32", over_torch), ("ORT fp32", over_ort)):
+            ratio = median[name] / median["ORT int8"]
+            print(f"  int8 against {name}: {ratio:.1f}x (target {target}x)")
+        if env_id == "dm:humanoid-stand":
+            bench_pulls(env_id, net)
+
+
+def bench_pulls(env_id: str, net: PolicyNet, period: int = 30) -> None:
+    """What pulling a new int8 policy every 30 steps adds to a step."""
+    actor = actor_of(env_id, net, "int8", "onnxruntime", period)
+    payload = quantize_policy(net, 0, actor.task).payload
+    shared = SharedVariables(len(payload), "int8")
+    costs = []
+    for version in range(1, 60):
+        shared.publish(Variables(version, "int8", payload))
+        started = time.perf_counter()
+        variables = shared.pull()
+        assert variables is not None
+        actor.open(variables)
+        costs.append(time.perf_counter() - started)
+        step_s(actor, 3)
+    cost = statistics.median(costs) / period
+    print(f"  pulling int8 every {period} steps: {cost * 1e3:.3f} ms a step (target 0.25 ms)")
+
+
+def bench_loop() -> None:
+    """Environment steps per second: ActorQ in fp32 with one actor against SB3's learn()."""
+    options = dict(batch_size=64, learning_starts=500, train_freq=4, gradient_steps=1)
+    ratios = []
+    for seed in range(3):
+        theirs = make_algorithm("dqn", "CartPole-v1", 256, seed, **options)
+        torch.set_num_threads(2)
+        started = time.perf_counter()
+        theirs.learn(LOOP_STEPS)
+        sb3 = LOOP_STEPS / (time.perf_counter() - started)
+        torch.set_num_threads(1)
+        ours = make_algorithm("dqn", "CartPole-v1", 256, seed, **options)
+        actorq = ActorQ(ours, precision="fp32", n_actors=1, samples_per_insert=16, seed=seed)
+        result = actorq.learn(LOOP_STEPS, progress_bar=False)
+        ratios.append(result.steps / result.wall_s / sb3)
+        print(f"SB3 learn {sb3:.0f} steps/s ({theirs._n_updates} updates), "
+              f"ActorQ {result.steps / result.wall_s:.0f} ({result.updates} updates)")  # fmt: skip
+    print(f"ActorQ fp32, one actor, against SB3: {statistics.median(ratios):.2f}x (target 1x)")
+
+
+if __name__ == "__main__":
+    for part in sys.argv[1:] or ("actors", "loop"):
+        {"actors": bench_actors, "loop": bench_loop}[part]()
