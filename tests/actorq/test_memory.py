@@ -29,4 +29,4 @@ def test_an_int8_actor_of_the_papers_size_stays_below_700_mb():
     tenth = len(sizes) // 10
     early, late = max(sizes[tenth : 2 * tenth]), max(sizes[-tenth:])
     print(f"{early / 1e6:.0f} MB, then {late / 1e6:.0f} MB over {result.pulls} pulls")
-    assert late < 1.02 * early
+    assert late - early < 2 * result.payload_bytes  # the old policy goes when the new one is open
