@@ -13,7 +13,8 @@ from quarl_nb.errors import QuarlError, check_choice
 from quarl_nb.store import ResultStore
 from quarl_nb.testing import FakeStudy
 
-COMMANDS = ("run", "render", "status", "claims", "reproduce", "train", "evaluate", "quantize")
+COMMANDS = ("run", "render", "status", "claims", "reproduce", "train", "evaluate", "quantize",
+            "actorq", "export", "edge")  # fmt: skip
 POLICIES = Path(__file__).resolve().parents[1] / "data" / "policies"
 
 

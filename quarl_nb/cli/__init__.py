@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 import quarl_nb
-from quarl_nb.cli import actorq, policies, studies
+from quarl_nb.cli import actorq, edge, policies, studies
 from quarl_nb.errors import QuarlError
 
 
@@ -46,5 +46,6 @@ def build_parser() -> argparse.ArgumentParser:
 
     studies.add_commands(command)
     policies.add_commands(command)
+    edge.add_commands(command)
     actorq.add_commands(command)
     return parser

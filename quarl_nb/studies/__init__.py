@@ -17,6 +17,7 @@ _MODULES = {
     "weights": "quarl_nb.studies.weights:WEIGHTS",
     "weights_public": "quarl_nb.studies.weights:WEIGHTS_PUBLIC",
     "inference": "quarl_nb.studies.inference:INFERENCE",
+    "edge": "quarl_nb.studies.edge:EDGE",
     "actorq": "quarl_nb.studies.actorq:SPEEDUP",
     "actorq_staleness": "quarl_nb.studies.actorq:STALENESS",
     "actorq_runtime": "quarl_nb.studies.actorq:RUNTIME",

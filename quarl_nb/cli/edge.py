@@ -1,0 +1,65 @@
+"""Commands on boards: export a policy to one, import what it measured."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+
+from quarl_nb.errors import QuarlError
+
+
+def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
+    export = command(export_command, "ppo-CartPole-v1 --precision int8 --to exported/cartpole")
+    export.add_argument("policy", help="an SB3 zip, a policy's folder or name, hub:...")
+    export.add_argument("--precision", default="int8", help="fp32, int8 or int4 (default: int8)")
+    export.add_argument("--to", type=Path, required=True, metavar="DIR", help="folder to write")
+    export.add_argument("--ranges", default="minmax", help="minmax, per_channel, percentile or mse")
+    export.add_argument("--env", metavar="ID", help="default: what the policy says")
+    export.add_argument("--observations", type=Path, metavar="FILE",
+                        help=".npy of raw observations (default: recorded in the environment)")
+    export.add_argument("--vecnormalize", type=Path, metavar="FILE",
+                        help="vecnormalize.pkl of an SB3 zip (read, never executed)")
+
+    edge = command(edge_command, "import exported/cartpole/result.json")
+    edge.add_argument("action", choices=["import"], help="put a board's result into the records")
+    edge.add_argument("result", type=Path, help="result.json, as benchmark.py wrote it")
+    edge.add_argument("--records", type=Path, help="folder (default: data/records)")
+
+
+def export_command(options: argparse.Namespace) -> int:
+    """Write a folder that runs a policy on a board: ONNX, plain C and a benchmark."""
+    import numpy as np
+
+    from quarl_nb.cli.policies import _policy_source
+    from quarl_nb.edge.export import OBSERVATIONS, export_policy, record_observations
+    from quarl_nb.rl.policies import load_policy
+
+    net = load_policy(_policy_source(options.policy), env_id=options.env,
+                      vecnormalize=options.vecnormalize)
+    env_id = options.env or net.spec.env_id
+    if options.observations is not None:
+        try:
+            obs = np.load(options.observations, allow_pickle=False)
+        except (OSError, ValueError) as error:
+            raise QuarlError(f"cannot read '{options.observations}': {error}") from error
+    elif env_id is None:
+        raise QuarlError(
+            f"{options.policy!r} does not say where it acts: give --env or --observations"
+        )
+    else:
+        obs = record_observations(net, env_id, OBSERVATIONS)
+    folder = export_policy(net, options.precision, options.to, obs,
+                           name=Path(options.policy).name, ranges=options.ranges)
+    print(f"{folder}: on the board, `make` and then `python3 benchmark.py`")
+    return 0
+
+
+def edge_command(options: argparse.Namespace) -> int:
+    """Put what a board measured into the records."""
+    from quarl_nb.edge.result import import_result
+    from quarl_nb.store import ResultStore
+
+    for path in import_result(options.result, ResultStore(options.records)):
+        print(path)
+    return 0

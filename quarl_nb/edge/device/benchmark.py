@@ -1,0 +1,198 @@
+"""Times and checks the policy of this folder on the machine it lies on; writes result.json.
+
+Needs Python 3.9, numpy and onnxruntime alone:  python3 benchmark.py [--seconds 5]
+The C version is timed too once it is built:  make
+Bring the result back:  quarl-nb edge import result.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import time
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+HERE = Path(__file__).resolve().parent
+PERCENTILES = (10, 50, 90, 99)
+WARM_UP_CALLS = 20
+
+
+def main() -> None:
+    """Run what is there; print one line for each runtime."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seconds", type=float, default=5.0, help="of timed calls (default: 5)")
+    parser.add_argument("--observations", type=Path, default=HERE / "observations.npz",
+                        help="other observations, .npy or .npz with `obs`")
+    parser.add_argument("--out", type=Path, default=HERE / "result.json")
+    options = parser.parse_args()
+    export = json.loads((HERE / "export.json").read_text())
+    obs, actions = load_observations(options.observations)
+    runtimes = {"onnxruntime": run_onnxruntime(export, obs, actions, options.seconds)}
+    if (HERE / "test_policy").exists():
+        p50_s = runtimes["onnxruntime"]["latency_p50_s"]
+        runtimes["c"] = run_c(max(100, int(options.seconds / p50_s)))
+    result = {
+        "format_version": 1,
+        "start_time": datetime.now(timezone.utc).isoformat(timespec="seconds"),  # noqa: UP017
+        "export": export,
+        "board": describe_board(),
+        "runtimes": runtimes,
+    }
+    options.out.write_text(json.dumps(result, indent=1) + "\n")
+    for name, measured in runtimes.items():
+        print(
+            f"{name}: median {1e6 * measured['latency_p50_s']:.1f} us, "
+            f"{(measured['resident_bytes'] or 0) / 1e6:.1f} MB resident, "
+            f"{measured['actions_as_recorded']} of {measured['observations']} actions as recorded"
+        )
+
+
+def load_observations(path: Path) -> tuple[np.ndarray, np.ndarray | None]:
+    """Raw observations [n, ...] and the recorded actions, None in a plain .npy."""
+    with open(path, "rb") as file:
+        content = np.load(file, allow_pickle=False)
+        if isinstance(content, np.ndarray):
+            return content, None
+        return content["obs"], content["actions"] if "actions" in content else None
+
+
+def run_onnxruntime(
+    export: dict[str, Any], obs: np.ndarray, actions: np.ndarray | None, seconds: float
+) -> dict[str, Any]:
+    """One decision at a time in one thread."""
+    import onnxruntime as ort
+
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    options.execution_mode = ort.ExecutionMode.ORT_SEQUENTIAL
+    levels = ort.GraphOptimizationLevel
+    fp32 = export["precision"] == "fp32"  # the integer graphs are written in fused operators
+    options.graph_optimization_level = levels.ORT_ENABLE_ALL if fp32 else levels.ORT_DISABLE_ALL
+    session = ort.InferenceSession(str(HERE / "policy.onnx"), options, ["CPUExecutionProvider"])
+    feeds = [{"obs": one[None]} for one in obs.astype(export["obs_dtype"], copy=False)]
+
+    outputs = np.concatenate([session.run(None, feed)[0] for feed in feeds])
+    taken = to_actions(outputs, export["head"])
+    before = describe_heat()
+    times: list[float] = []
+    for call in range(WARM_UP_CALLS):
+        session.run(None, feeds[call % len(feeds)])
+    end = time.perf_counter() + seconds
+    while not times or time.perf_counter() < end:
+        feed = feeds[len(times) % len(feeds)]
+        started = time.perf_counter()
+        session.run(None, feed)
+        times.append(time.perf_counter() - started)
+    return {
+        "version": ort.__version__,
+        "observations": len(obs),
+        "actions": taken.tolist(),
+        "actions_as_recorded": None if actions is None
+        else int(same_actions(taken, actions, export["action_tolerance"]).sum()),
+        **percentiles(np.array(times)),
+        "resident_bytes": status_bytes("VmRSS:"),
+        "peak_resident_bytes": status_bytes("VmHWM:"),
+        "heat_before": before,
+        "heat_after": describe_heat(),
+    }
+
+
+def run_c(calls: int) -> dict[str, Any]:
+    """The same of test_policy, which holds the recorded observations itself."""
+    before = describe_heat()
+    done = subprocess.run([str(HERE / "test_policy"), str(calls)], capture_output=True, text=True)
+    measured = json.loads(done.stdout)
+    times = np.array(measured.pop("latency_ns")) / 1e9
+    heat = {"heat_before": before, "heat_after": describe_heat()}
+    return {**measured, **percentiles(times), **heat}
+
+
+def to_actions(outputs: np.ndarray, head: dict[str, Any]) -> np.ndarray:
+    """Actions of outputs [n, size]: numbers [n], or [n, size] within the head's bounds."""
+    if head["kind"] == "argmax":
+        return outputs.argmax(axis=1)
+    low, high = np.array(head["low"], np.float32), np.array(head["high"], np.float32)
+    if head["kind"] == "clip":
+        return np.clip(outputs, low, high)
+    return low + 0.5 * (np.tanh(outputs) + 1.0) * (high - low)
+
+
+def same_actions(taken: np.ndarray, recorded: np.ndarray, tolerance: float) -> np.ndarray:
+    """Whether each action is the recorded one; continuous ones within `tolerance`."""
+    difference = np.abs(taken - recorded.reshape(taken.shape))
+    return difference.reshape(len(taken), -1).max(axis=1) <= tolerance
+
+
+def percentiles(times: np.ndarray) -> dict[str, Any]:
+    """Seconds of one decision."""
+    found = {f"latency_p{p}_s": float(np.percentile(times, p)) for p in PERCENTILES}
+    return {**found, "latency_min_s": float(times.min()), "calls": len(times)}
+
+
+def describe_board() -> dict[str, Any]:
+    """What the machine says that it is; None where it does not say."""
+    model = read("/proc/device-tree/model")
+    cpu = [line.partition(":")[2].strip() for line in (read("/proc/cpuinfo") or "").splitlines()
+           if line.startswith(("model name", "CPU part", "Hardware"))]
+    memory = [line.split()[1] for line in (read("/proc/meminfo") or "").splitlines()
+              if line.startswith("MemTotal:")]
+    return {
+        "model": model.rstrip("\0\n") if model else None,
+        "cpu": sorted(set(cpu)),
+        "cores": os.cpu_count(),
+        "memory_bytes": 1024 * int(memory[0]) if memory else None,
+        "machine": platform.machine(),
+        "os": platform.platform(),
+        "python": platform.python_version(),
+    }
+
+
+def describe_heat() -> dict[str, Any]:
+    """Temperature, clock and, on a Raspberry Pi, whether it throttles (0x0: it never did)."""
+    zone = read("/sys/class/thermal/thermal_zone0/temp")
+    clock = read("/sys/devices/system/cpu/cpu0/cpufreq/scaling_cur_freq")
+    throttled = vcgencmd("get_throttled")
+    measured = vcgencmd("measure_temp")
+    temperature = float(measured.rstrip("'C")) if measured else None
+    return {
+        "temperature_c": int(zone) / 1000 if temperature is None and zone else temperature,
+        "clock_hz": 1000 * int(clock) if clock else None,
+        "throttled": throttled,
+    }
+
+
+def vcgencmd(question: str) -> str | None:
+    """The firmware's answer, without what stands before "="; None without it."""
+    try:
+        done = subprocess.run(["vcgencmd", question], capture_output=True, text=True, timeout=5)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    name, equals, value = done.stdout.strip().partition("=")
+    return value if equals else None
+
+
+def status_bytes(name: str) -> int | None:
+    """A line of /proc/self/status, in bytes."""
+    for line in (read("/proc/self/status") or "").splitlines():
+        if line.startswith(name):
+            return 1024 * int(line.split()[1])
+    return None
+
+
+def read(path: str) -> str | None:
+    """A file's text, None if it cannot be read."""
+    try:
+        return Path(path).read_text()
+    except (OSError, UnicodeDecodeError):
+        return None
+
+
+if __name__ == "__main__":
+    main()

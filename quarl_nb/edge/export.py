@@ -1,0 +1,159 @@
+"""Writes a folder that runs a policy on a board and needs nothing of ours there."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import torch
+from onnx import numpy_helper
+
+from quarl_nb.edge.c_source import DEVICE, CSource, obs_dtype
+from quarl_nb.edge.c_text import declaration, literal
+from quarl_nb.errors import QuarlError, check_choice
+from quarl_nb.inference.graph import Graph
+from quarl_nb.inference.integer import BlockGraph, StaticGraph
+from quarl_nb.paths import write_atomically
+from quarl_nb.quant import Precision, parse_precision, quantize_module, weight_bytes
+from quarl_nb.rl.observations import collect_observations
+from quarl_nb.rl.policies import PolicyNet
+
+FORMAT_VERSION = 1
+OBSERVATIONS = 256
+PRECISIONS = ("fp32", "int8", "int4")
+COPIED = ("benchmark.py", "test_policy.c", "Makefile")
+# Largest difference allowed, relative to the largest value. Sums of integers are exact everywhere,
+# but an activation that lies between two levels may round to either of them.
+TOLERANCE = {"fp32": 1e-4, "int8": 0.02, "int4": 0.02}
+
+
+@torch.no_grad()
+def export_policy(
+    net: PolicyNet,
+    precision: str,
+    folder: str | Path,
+    observations: np.ndarray,
+    *,
+    name: str,
+    ranges: str = "minmax",
+) -> Path:
+    """Write the policy as ONNX and as C, with recorded observations to check both on the board.
+
+    Files: policy.onnx, observations.npz (`obs`, and the `outputs` and `actions` of the
+    simulated policy), benchmark.py; policy.c, policy.h, test_policy.c, test_vectors.h and
+    Makefile; export.json, which says what this is.
+
+    Args:
+        precision: fp32, int8 or int4.
+        observations: raw, ``[n, *obs_shape]``; they also calibrate the simulated policy.
+        name: of the policy, for its records.
+        ranges: how the ranges of integers are set; see `parse_precision`.
+
+    Raises:
+        QuarlError: a layer, head or precision without a form in C or ONNX Runtime, bad weights,
+            observations that are none, of another shape or not finite, or a full disk.
+    """
+    folder = Path(folder)
+    check_choice("precision of an export", precision, PRECISIONS)
+    if net.spec.head.kind == "sample":
+        raise QuarlError("head 'sample' draws its actions; allowed: argmax, clip, tanh_scale")
+    _check_observations(observations, net)
+    parsed = parse_precision(precision, ranges)
+    obs = np.ascontiguousarray(observations, obs_dtype(net))
+    graph = onnx_graph(net, parsed, obs)
+    simulated = quantize_module(net, parsed, lambda model: model(torch.as_tensor(obs)))
+    source = CSource(net, parsed, simulated)
+    outputs, actions = simulated(torch.as_tensor(obs)).numpy(), simulated.act(obs)[0]
+    tolerances = {
+        "tolerance": TOLERANCE[precision] * float(np.abs(outputs).max()),
+        "action_tolerance": 0.0 if net.spec.head.discrete
+        else TOLERANCE[precision] * float(np.abs(actions).max()),
+    }  # fmt: skip
+    model = self_contained(graph.model(obs.dtype.name), graph.tensors)
+    texts = {
+        "policy.h": source.header(),
+        "policy.c": source.source(),
+        "test_vectors.h": _test_vectors(obs, outputs, actions, tolerances),
+        "export.json": json.dumps({
+            "format_version": FORMAT_VERSION, "policy": name, "precision": precision,
+            "ranges": ranges, "algo": net.spec.algo, "env_id": net.spec.env_id,
+            "network": source.widths, "head": head_of(net),
+            "obs_dtype": obs.dtype.name, "observations": len(obs), **tolerances,
+            "weight_bytes": weight_bytes(net, parsed), "onnx_bytes": len(model),
+            "c_bytes": sum(array.nbytes for array in source.arrays.values()),
+        }, indent=1) + "\n",
+    }  # fmt: skip
+    write_atomically(folder / "policy.onnx", model)
+    for file, text in texts.items():
+        write_atomically(folder / file, text.encode())
+    for file in COPIED:
+        shutil.copyfile(DEVICE / file, folder / file)
+    np.savez(folder / "observations.npz", obs=obs, outputs=outputs, actions=actions)
+    return folder
+
+
+def record_observations(net: PolicyNet, env_id: str, n: int, seed: int = 0) -> np.ndarray:
+    """About `n` observations that the policy meets in its environment, ``[n, *obs_shape]``."""
+    return collect_observations(net, env_id, n, seed)
+
+
+def onnx_graph(net: PolicyNet, precision: Precision, obs: np.ndarray) -> Graph:
+    """The policy in ONNX; int8 with fixed levels of activations, as in the simulated policy.
+
+    ONNX Runtime has no int4 kernel with fixed levels: there each block of 32 activations takes its
+    own range in every call.
+    """
+    if precision.name == "fp32":
+        return Graph(net)
+    if precision.name == "int4":
+        return BlockGraph(net, precision)
+    return StaticGraph(net, precision, obs)
+
+
+def self_contained(model: bytes, tensors: Mapping[str, np.ndarray]) -> bytes:
+    """The graph `model` as an ordinary .onnx file, weights inside."""
+    proto = onnx.ModelProto.FromString(model)
+    for tensor in proto.graph.initializer:
+        tensor.CopyFrom(numpy_helper.from_array(np.asarray(tensors[tensor.name]), tensor.name))
+    return proto.SerializeToString()
+
+
+def head_of(net: PolicyNet) -> dict[str, Any]:
+    """What benchmark.py needs to turn outputs into actions; bounds finite, as JSON wants them."""
+    head, limit = net.spec.head, float(np.finfo(np.float32).max)
+    low, high = (np.clip(bound, -limit, limit).tolist() for bound in (head.low, head.high))
+    return {"kind": head.kind, "low": low, "high": high}
+
+
+def _check_observations(obs: np.ndarray, net: PolicyNet) -> None:
+    shape = net.spec.obs_shape
+    if obs.shape[1:] != shape or not len(obs):
+        wanted = ", ".join(["n", *map(str, shape)])
+        raise QuarlError(f"recorded observations must be [{wanted}], n >= 1; got {list(obs.shape)}")
+    if obs_dtype(net) == "uint8" != obs.dtype.name:
+        raise QuarlError(f"recorded observations must be frames of uint8, got {obs.dtype}")
+    if not np.isfinite(obs).all():
+        raise QuarlError("recorded observations hold NaN or infinite values")
+
+
+def _test_vectors(
+    obs: np.ndarray, outputs: np.ndarray, actions: np.ndarray, tolerances: dict[str, float]
+) -> str:
+    """test_vectors.h."""
+    n = len(obs)
+    actions = actions.astype(np.int32) if actions.ndim == 1 else actions.reshape(n, -1)
+    defines = {"TEST_VECTORS": str(n)} | {
+        f"TEST_{name.upper()}": literal(value, "float64") for name, value in tolerances.items()
+    }
+    return "\n".join([
+        "/* Recorded observations, and the outputs and actions of the simulated policy. */",
+        *(f"#define {name} {value}" for name, value in defines.items()),
+        declaration("test_obs", obs.reshape(n, -1)),
+        declaration("test_outputs", outputs),
+        declaration("test_actions", actions),
+    ]) + "\n"  # fmt: skip

@@ -1,0 +1,118 @@
+"""What a board sends back: checked, and put into the records."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from quarl_nb import provenance
+from quarl_nb.edge.export import FORMAT_VERSION
+from quarl_nb.edge.pi_model import RUNTIMES
+from quarl_nb.errors import QuarlError, check_choice
+from quarl_nb.store import ResultStore
+from quarl_nb.study import Cell
+
+STUDY, PROFILE, SCHEMA_VERSION = "edge_board", "full", 1
+_LATENCIES = tuple(f"latency_p{p}_s" for p in (10, 50, 90, 99))
+_NUMBERS = ("calls", "observations", "actions_as_recorded", "resident_bytes", "peak_resident_bytes")
+_EXPORT = ("policy", "precision", "ranges", "network", "observations", "onnx_bytes", "c_bytes",
+           "weight_bytes")  # fmt: skip
+
+
+def import_result(path: str | Path, store: ResultStore) -> list[Path]:
+    """One record of study `edge_board` for each runtime of a board's result.json; their files.
+
+    Raises:
+        QuarlError: the file is not a result, misses a field, or holds what cannot be (named).
+    """
+    path = Path(path)
+    try:
+        result = json.loads(path.read_bytes())
+    except OSError as error:
+        raise QuarlError(f"cannot read '{path}': {error.strerror}") from error
+    except ValueError as error:
+        raise QuarlError(f"'{path}' is not JSON: {error}") from error
+    try:
+        records = list(_records(result))
+    except QuarlError as error:
+        raise QuarlError(f"'{path}': {error}") from error
+    store.prepare(STUDY, PROFILE)
+    return [store.write(record) for record in records]
+
+
+def _records(result: Any) -> Iterator[dict[str, Any]]:
+    """Checked records; the first thing that is wrong is raised."""
+    version = _field(result, "format_version", int)
+    if version != FORMAT_VERSION:
+        raise QuarlError(f"result has format version {version}; known: {FORMAT_VERSION}")
+    export, board = _field(result, "export", dict), _field(result, "board", dict)
+    started = _field(result, "start_time", str)
+    for name in _EXPORT:
+        _field(export, name, object, "export.")
+    model = board.get("model") or board.get("machine")
+    if not model:
+        raise QuarlError("result names no board: both board.model and board.machine are empty")
+    runtimes = _field(result, "runtimes", dict)
+    if not runtimes:
+        raise QuarlError("result holds no runtime")
+    for runtime, measured in runtimes.items():
+        check_choice("runtime of the result", runtime, RUNTIMES)
+        check_measured(measured, export["observations"], f"runtimes.{runtime}.")
+        cell = {"policy": export["policy"], "precision": export["precision"],
+                "ranges": export["ranges"], "runtime": runtime, "board": model}  # fmt: skip
+        budget = {"calls": measured["calls"], "measured_at": started}
+        kept = {name: value for name, value in measured.items() if name != "actions"}
+        yield {
+            "study": STUDY, "profile": PROFILE,
+            "key": Cell(STUDY, cell).key(budget, SCHEMA_VERSION),
+            "schema_version": SCHEMA_VERSION, "cell": cell, "budget": budget,
+            "measured": kept, "backend": runtime, "source": "measured",
+            "energy": {}, "wall_s": None,
+            "extra": {"board": board, "export": export},
+            "provenance": {**provenance.collect(), "start_time": started,
+                           "cpu": ", ".join(board.get("cpu") or []), "gpu": None,
+                           "cores": board.get("cores"), "os": board.get("os"),
+                           "python": board.get("python")},
+        }  # fmt: skip
+
+
+def check_measured(measured: Any, n_observations: int, where: str = "") -> None:
+    """Raise a QuarlError if one runtime's part of a result cannot be.
+
+    Args:
+        n_observations: how many the exported folder holds.
+        where: name of the part, for the error.
+    """
+    for name in (*_LATENCIES, *_NUMBERS):
+        value = _field(measured, name, object, where)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not np.isfinite(value):
+            raise QuarlError(f"{where}{name} must be a number, not {value!r}")
+    latencies = [measured[name] for name in _LATENCIES]
+    if latencies != sorted(latencies) or latencies[0] <= 0:
+        raise QuarlError(f"{where}latency percentiles must be positive and rising: {latencies}")
+    if measured["calls"] < 1:
+        raise QuarlError(f"{where}calls must be at least 1, not {measured['calls']}")
+    n = measured["observations"]
+    if n != n_observations:
+        raise QuarlError(f"{where}observations is {n}, but {n_observations} were exported")
+    if not 0 <= measured["actions_as_recorded"] <= n:
+        raise QuarlError(f"{where}actions_as_recorded must be 0 to {n}")
+    if len(measured.get("actions", [None] * n)) != n:
+        raise QuarlError(f"{where}actions has {len(measured['actions'])} entries for {n} "
+                         "observations")  # fmt: skip
+    if not 0 < measured["resident_bytes"] <= measured["peak_resident_bytes"]:
+        raise QuarlError(f"{where}resident_bytes must be positive and at most the peak")
+    if measured.get("correct") is False:
+        raise QuarlError(f"{where}correct is false: this board's outputs differ from the policy's")
+
+
+def _field(value: Any, name: str, kind: type, where: str = "") -> Any:
+    if not isinstance(value, dict) or name not in value:
+        raise QuarlError(f"field '{where}{name}' is missing")
+    if not isinstance(value[name], kind):
+        raise QuarlError(f"field '{where}{name}' must be {kind.__name__}")
+    return value[name]

@@ -1,0 +1,107 @@
+"""Built for this machine, and cross-compiled for a Cortex-A53 and emulated."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import numpy as np
+import pytest
+
+from quarl_nb.edge.build import (
+    Target,
+    build,
+    instructions_per_decision,
+    memory_of,
+    policy_memory,
+    run_test,
+)
+from quarl_nb.edge.export import export_policy
+from quarl_nb.errors import QuarlError, UnavailableError
+from quarl_nb.inference import build_payload, open_engine
+
+
+@pytest.mark.parametrize("precision", ["fp32", "int8", "int4"])
+def test_a_board_computes_what_this_machine_computes(small_policy, obs, pi, tmp_path, precision):
+    folder = export_policy(small_policy, precision, tmp_path, obs, name="p")
+    report = run_test(build(folder, pi), pi)
+    assert report["correct"] and report["actions_as_recorded"] == 50
+    with np.load(folder / "observations.npz") as file:
+        assert report["largest_difference"] < 2e-5 * np.abs(file["outputs"]).max()
+
+
+def test_memory_on_a_board_is_that_of_the_constants(small_policy, obs, pi, tmp_path):
+    folder = export_policy(small_policy, "int8", tmp_path, obs, name="p")
+    program = build(folder, pi)
+    memory = policy_memory(program)
+    c_bytes = json.loads((folder / "export.json").read_text())["c_bytes"]
+    assert memory["writable_bytes"] == 0
+    assert c_bytes <= memory["constant_bytes"] < c_bytes + 500
+    assert 4 * 2 * 40 <= memory["stack_bytes"] < 3000  # two buffers of 40 floats
+    assert memory_of(program)[".rodata"] > memory["constant_bytes"]  # it holds the test vector too
+
+
+def test_instructions_are_counted_and_repeat(small_policy, obs, pi, tmp_path):
+    folder = export_policy(small_policy, "int8", tmp_path, obs, name="p")
+    program = build(folder, pi)
+    try:
+        counted = instructions_per_decision(program)
+    except UnavailableError as error:
+        pytest.skip(str(error))
+    macs = 6 * 40 + 40 * 5
+    assert macs / 16 < counted < 10 * macs
+    assert abs(instructions_per_decision(program) - counted) <= 0.02 * counted
+
+
+def test_test_policy_tells_percentiles(small_policy, obs, here, tmp_path):
+    folder = export_policy(small_policy, "int8", tmp_path, obs, name="p")
+    report = run_test(build(folder, here), here, calls=200)
+    percentiles = [report[f"latency_p{p}_s"] for p in (10, 50, 90, 99)]
+    assert 0 < report["latency_min_s"] <= percentiles[0] and percentiles == sorted(percentiles)
+    assert report["calls"] == 200
+    assert 100_000 < report["resident_bytes"] <= report["peak_resident_bytes"] < 20_000_000
+
+
+def test_c_and_the_engine_of_the_suite_act_alike(small_policy, obs, here, tmp_path):
+    """`open_engine` takes each call's own ranges, the exported policy fixed ones."""
+    export_policy(small_policy, "int8", tmp_path, obs, name="p")
+    engine = open_engine(build_payload(small_policy, "int8"))
+    outputs = np.concatenate([engine.run(one[None]) for one in obs])
+    with np.load(tmp_path / "observations.npz") as file:
+        assert np.abs(outputs - file["outputs"]).max() < 0.05 * np.abs(outputs).max()
+
+
+def test_compiler_errors_are_one_line(small_policy, obs, here, tmp_path):
+    folder = export_policy(small_policy, "int8", tmp_path, obs, name="p")
+    (folder / "policy.c").write_text("int broken(\n")
+    with pytest.raises(QuarlError, match="the C compiler failed: .*error") as caught:
+        build(folder, here)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_crash_is_one_line(tmp_path):
+    program = tmp_path / "crash"
+    program.write_text("#!/bin/sh\nexit 7\n")
+    program.chmod(0o755)
+    with pytest.raises(QuarlError, match="'crash' ended with status 7"):
+        run_test(program, Target(()))
+
+
+def test_fast_math_is_refused(small_policy, obs, here, tmp_path):
+    folder = export_policy(small_policy, "int8", tmp_path, obs, name="p")
+    with pytest.raises(QuarlError, match="ffast-math would undo round_even"):
+        build(folder, Target((*here.command, "-ffast-math")))
+
+
+def test_only_elf_files_have_sections(tmp_path):
+    (tmp_path / "text").write_text("not a program")
+    with pytest.raises(QuarlError, match="'text' is not a 64-bit little-endian ELF file"):
+        memory_of(tmp_path / "text")
+
+
+def test_without_ziglang_a_board_is_unavailable(monkeypatch):
+    from quarl_nb.edge.build import board
+
+    monkeypatch.setitem(sys.modules, "ziglang", None)
+    with pytest.raises(UnavailableError, match=r"pip install quarl_nb\[edge\]"):
+        board("cortex_a53")

@@ -1,0 +1,241 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+import torch
+
+from quarl_nb.edge.build import build, run_test
+from quarl_nb.edge.export import export_policy, record_observations
+from quarl_nb.errors import QuarlError
+from quarl_nb.inference.onnx import session_options
+from quarl_nb.quant import parse_precision, quantize_module
+from quarl_nb.rl.policies import Head, PolicyNet, load_policy
+
+POLICIES = Path(__file__).resolve().parents[2] / "data" / "policies"
+PRECISIONS = ["fp32", "int8", "int4"]
+STRICT = ("-pedantic", "-Wall", "-Wextra", "-Werror", "-Wno-missing-braces",
+          "-Wno-overlength-strings")  # fmt: skip
+
+
+def linear(inputs: int, outputs: int, **options: bool) -> tuple[str, dict]:
+    return "linear", {"in_features": inputs, "out_features": outputs, **options}
+
+
+def normal(*shape: int) -> np.ndarray:
+    return np.random.default_rng(0).standard_normal(shape, dtype=np.float32)
+
+
+def recorded(folder: Path) -> dict[str, np.ndarray]:
+    with np.load(folder / "observations.npz") as file:
+        return dict(file)
+
+
+def simulate(net: PolicyNet, precision: str, obs: np.ndarray, ranges: str = "minmax") -> PolicyNet:
+    parsed = parse_precision(precision, ranges)
+    return quantize_module(net, parsed, lambda model: model(torch.as_tensor(obs)))
+
+
+def run_onnx(folder: Path, precision: str, obs: np.ndarray) -> np.ndarray:
+    session = ort.InferenceSession(str(folder / "policy.onnx"), session_options(precision))
+    return np.concatenate([session.run(None, {"obs": one[None]})[0] for one in obs])
+
+
+NORMALIZE = ("normalize", {"shape": [6], "epsilon": 1e-8, "clip": 1.5})
+LAYERS = {
+    "without bias": ((6,), linear(6, 40, bias=False), "relu", linear(40, 5)),
+    "normalized": ((6,), NORMALIZE, "flatten", linear(6, 70), "tanh", linear(70, 3)),
+    "flattened": ((2, 3), "flatten", linear(6, 33), "identity", "relu", linear(33, 4)),
+    "clipped": ((6,), linear(6, 4), ("hardtanh", {"min_val": -0.3, "max_val": 0.2})),
+    "bytes": ((2, 4, 5), ("divide", {"by": 255.0}), "flatten", linear(40, 9), "relu", linear(9, 3)),
+}
+
+
+@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_c_computes_every_layer_as_the_simulated_policy_does(
+    make_policy, here, tmp_path, name, precision
+):
+    net, rng = make_policy(*LAYERS[name]), np.random.default_rng(0)
+    shape = (50, *net.spec.obs_shape)
+    obs = rng.integers(0, 256, shape, dtype=np.uint8) if name == "bytes" else normal(*shape)
+    folder = export_policy(net, precision, tmp_path, obs, name=name)
+    expected = recorded(folder)["outputs"]
+    with torch.no_grad():
+        simulated = simulate(net, precision, obs)(torch.as_tensor(expected_input(net, obs)))
+    np.testing.assert_array_equal(expected, simulated.numpy())
+    report = run_test(build(folder, here), here)
+    assert report["correct"] and report["observations"] == report["actions_as_recorded"] == 50
+    # Far less than the level by which a rounding may differ.
+    assert report["largest_difference"] < 2e-5 * np.abs(expected).max()
+
+
+def expected_input(net: PolicyNet, obs: np.ndarray) -> np.ndarray:
+    return obs.astype(np.float64) if net.spec.layers[0].kind == "normalize" else obs
+
+
+@pytest.mark.parametrize("ranges", ["per_channel", "percentile", "mse"])
+def test_c_has_the_ranges_asked_for(small_policy, obs, here, tmp_path, ranges):
+    folder = export_policy(small_policy, "int8", tmp_path, obs, name="p", ranges=ranges)
+    report = run_test(build(folder, here), here)
+    expected = simulate(small_policy, "int8", obs, ranges)(torch.as_tensor(obs)).numpy()
+    np.testing.assert_array_equal(recorded(folder)["outputs"], expected)
+    assert report["largest_difference"] < 2e-5 * np.abs(expected).max()
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("name", ["dqn-CartPole-v1", "ppo-CartPole-v1"])
+def test_trained_policies_act_in_c_and_onnx_as_the_simulated_policy(
+    here, tmp_path, name, precision
+):
+    net = load_policy(POLICIES / name)
+    obs = record_observations(net, "CartPole-v1", 256)
+    folder = export_policy(net, precision, tmp_path, obs, name=name)
+    export = json.loads((folder / "export.json").read_text())
+    report = run_test(build(folder, here), here)
+    assert report["actions_as_recorded"] == report["observations"] == 256
+    assert report["largest_difference"] <= export["tolerance"] / 10
+    simulated = simulate(net, precision, obs)
+    np.testing.assert_array_equal(recorded(folder)["actions"], simulated.act(obs)[0])
+    outputs, expected = run_onnx(folder, precision, obs), recorded(folder)["outputs"]
+    differ = outputs.argmax(axis=1) != recorded(folder)["actions"]
+    # ONNX Runtime rounds biases (int8) and takes the ranges of blocks (int4): ties may turn.
+    margin = np.abs(expected[:, 0] - expected[:, 1])
+    assert differ.mean() < (0.06 if precision == "int4" else 0.01)
+    largest = np.abs(outputs - expected).max()
+    assert largest < {"fp32": 1e-5, "int8": 0.01, "int4": 0.1}[precision] * np.abs(expected).max()
+    assert (margin[differ] <= 2 * largest).all()
+
+
+@pytest.mark.parametrize(
+    "head",
+    [Head("clip", (-1.0, -np.inf), (0.5, np.inf), (2,)),
+     Head("tanh_scale", (-2.0, 0.0), (2.0, 1.0), (2,))],
+    ids=lambda head: head.kind,
+)  # fmt: skip
+def test_c_turns_outputs_into_continuous_actions(make_policy, here, tmp_path, head):
+    net = make_policy((6,), linear(6, 8), "relu", linear(8, 2), head=head)
+    folder = export_policy(net, "fp32", tmp_path, normal(40, 6), name="p")
+    assert recorded(folder)["actions"].shape == (40, 2)
+    assert run_test(build(folder, here), here)["actions_as_recorded"] == 40
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_the_onnx_file_holds_its_weights(small_policy, obs, tmp_path, precision):
+    folder = export_policy(small_policy, precision, tmp_path, obs, name="p")
+    model = onnx.load(folder / "policy.onnx", load_external_data=False)
+    assert all(not tensor.external_data for tensor in model.graph.initializer)
+    expected = recorded(folder)["outputs"]
+    tolerance = {"fp32": 1e-5, "int8": 0.02, "int4": 0.05}[precision] * np.abs(expected).max()
+    np.testing.assert_allclose(run_onnx(folder, precision, obs), expected, atol=tolerance)
+
+
+def test_bytes_shrink_as_the_weights_do(make_policy, tmp_path):
+    net = make_policy((64,), linear(64, 512), "relu", linear(512, 512), "relu", linear(512, 8))
+    sizes = {}
+    for precision in PRECISIONS:
+        folder = export_policy(net, precision, tmp_path / precision, normal(8, 64), name="p")
+        sizes[precision] = json.loads((folder / "export.json").read_text())
+    for what in ("c_bytes", "onnx_bytes", "weight_bytes"):
+        assert sizes["fp32"][what] > 3.9 * sizes["int8"][what] > 3.9 * 1.5 * sizes["int4"][what]
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_the_c_is_strict_c99_without_memory_of_its_own(
+    small_policy, obs, here, tmp_path, precision
+):
+    from quarl_nb.edge.build import Target, policy_memory
+
+    folder = export_policy(small_policy, precision, tmp_path, obs, name="p")
+    program = build(folder, Target((*here.command, *STRICT)))
+    memory = policy_memory(program)
+    assert memory["writable_bytes"] == 0
+    c_bytes = json.loads((folder / "export.json").read_text())["c_bytes"]
+    assert c_bytes <= memory["constant_bytes"] < c_bytes + 3000
+    assert 0 < memory["stack_bytes"] < 5000 and 0 < memory["code_bytes"] < 30_000
+
+
+def test_a_wrong_output_fails_the_test_vector(small_policy, obs, here, tmp_path):
+    folder = export_policy(small_policy, "int8", tmp_path, obs, name="p")
+    source = (folder / "policy.c").read_text()
+    (folder / "policy.c").write_text(source.replace("outputs[i] = a[i]", "outputs[i] = 2 * a[i]"))
+    program = build(folder, here)
+    assert not run_test(program, here)["correct"]
+    done = subprocess.run([str(program)], capture_output=True, text=True)
+    assert done.returncode == 1 and done.stdout.startswith("FAILED: 50 observations")
+
+
+def test_the_makefile_builds_and_runs_it(small_policy, obs, here, tmp_path):
+    folder = export_policy(small_policy, "int8", tmp_path, obs, name="p")
+    done = subprocess.run(["make"], cwd=folder, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "ok: 50 observations" in done.stdout and "50 actions as recorded" in done.stdout
+
+
+def test_the_benchmark_needs_nothing_of_ours(small_policy, obs, here, tmp_path):
+    folder = export_policy(small_policy, "int8", tmp_path, obs, name="p")
+    build(folder, here)
+    code = """
+import runpy, sys
+for name in ("quarl_nb", "torch", "onnx", "pandas"):
+    sys.modules[name] = None  # any import of them now raises ImportError
+sys.argv = ["benchmark.py", "--seconds", "0.01"]
+runpy.run_path("benchmark.py", run_name="__main__")
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    result = json.loads((folder / "result.json").read_text())
+    assert set(result["runtimes"]) == {"onnxruntime", "c"}
+    assert result["board"]["cores"] > 0 and result["board"]["memory_bytes"] > 0
+    for measured in result["runtimes"].values():
+        percentiles = [measured[f"latency_p{p}_s"] for p in (10, 50, 90, 99)]
+        assert 0 < measured["latency_min_s"] <= percentiles[0]
+        assert percentiles == sorted(percentiles)
+        assert measured["calls"] >= 1 and measured["observations"] == 50
+    taken = np.array(result["runtimes"]["onnxruntime"]["actions"])
+    agree = int((taken == recorded(folder)["actions"]).sum())
+    assert result["runtimes"]["onnxruntime"]["actions_as_recorded"] == agree >= 48
+    assert result["runtimes"]["c"]["actions_as_recorded"] == 50
+
+
+CONV = ("conv2d", {"in_channels": 3, "out_channels": 4, "kernel_size": 3})
+GRU = ("gru_cell", {"input_size": 6, "hidden_size": 6})
+
+
+@pytest.mark.parametrize(
+    ("layers", "options", "message"),
+    [
+        (((6,), linear(6, 4), "elu", linear(4, 2)), {}, "layer 'layers.1' (elu) has no form in C"),
+        (((3, 9, 9), CONV, "relu", "flatten", linear(196, 2)), {}, "'layers.0' (conv2d) has no"),
+        (((6,), "identity", NORMALIZE, linear(6, 2)), {}, "'layers.1' (normalize) has no form"),
+        (((6,), GRU), {}, "gru_cell"),
+        (((6,), linear(6, 2)), {"precision": "fp16"}, "unknown precision of an export 'fp16'"),
+        (((6,), linear(6, 2)), {"ranges": "mean"}, "unknown ranges 'mean'"),
+        (((6,), linear(6, 2)), {"head": Head("sample")}, "head 'sample' draws its actions"),
+        (((6,), linear(6, 2)), {"observations": normal(3, 5)}, "be [n, 6], n >= 1; got [3, 5]"),
+        (((6,), linear(6, 2)), {"observations": normal(0, 6)}, "got [0, 6]"),
+        (((6,), linear(6, 2)), {"observations": normal(3, 6) * np.nan}, "NaN or infinite"),
+        (LAYERS["bytes"], {"observations": normal(3, 2, 4, 5)}, "must be frames of uint8, got fl"),
+    ],
+)
+def test_what_cannot_be_exported_is_one_clear_line(make_policy, tmp_path, layers, options, message):
+    net = make_policy(*layers, head=options.pop("head", None))
+    values = {"precision": "int8", "observations": normal(4, *net.spec.obs_shape)} | options
+    with pytest.raises(QuarlError) as caught:
+        export_policy(net, folder=tmp_path / "out", name="p", **values)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_weights_that_are_not_finite_are_named(small_policy, obs, tmp_path, precision):
+    small_policy.layers[2].bias[1] = torch.inf
+    with pytest.raises(QuarlError, match=r"'layers\.2\.bias'.* holds NaN or infinite"):
+        export_policy(small_policy, precision, tmp_path, obs, name="p")

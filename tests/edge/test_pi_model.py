@@ -1,0 +1,127 @@
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from quarl_nb.edge.boards import BOARDS, MACS_PER_CYCLE, RUNTIME_BYTES, Sourced
+from quarl_nb.edge.build import board
+from quarl_nb.edge.cycles import _loops, inner_loop
+from quarl_nb.edge.export import export_policy
+from quarl_nb.edge.pi_model import TABLE_6_SIZES, macs, predict, swap_s, table_6, weight_bytes
+from quarl_nb.errors import QuarlError, UnavailableError
+from quarl_nb.quant import parse_precision
+from quarl_nb.quant import weight_bytes as bytes_of_policy
+
+TABLE = Path(__file__).resolve().parents[2] / "data" / "paper" / "table6.csv"
+PI_3B = BOARDS["Raspberry Pi 3B"]
+
+
+def mlp(sizes: list[int]) -> list:
+    found: list = []
+    for inputs, outputs in zip(sizes, sizes[1:], strict=False):
+        found += [("linear", {"in_features": inputs, "out_features": outputs}), "relu"]
+    return found[:-1]
+
+
+def test_operations_and_bytes_by_hand():
+    assert macs([3, 4, 2]) == 3 * 4 + 4 * 2
+    assert weight_bytes([3, 4, 2], "fp32") == 4 * (20 + 6)
+    assert weight_bytes([3, 4, 2], "int8") == 20 + 4 * 2 + 4 * 6
+    assert weight_bytes([64, 4], "int4") == 64 * 4 // 2 + 4 * 2 * 4 + 4 * 4
+    assert 10.9e6 < weight_bytes(TABLE_6_SIZES["Policy III"], "fp32") < 11e6
+
+
+@pytest.mark.parametrize("precision", ["fp32", "int8", "int4"])
+def test_bytes_are_those_of_the_quantizer(make_policy, precision):
+    sizes = [22, 70, 33, 25]
+    net = make_policy((22,), *mlp(sizes))
+    assert weight_bytes(sizes, precision) == bytes_of_policy(net, parse_precision(precision))
+
+
+def test_a_prediction_by_hand():
+    sizes = TABLE_6_SIZES["Policy III"]
+    model = predict(PI_3B, sizes, "fp32", "onnxruntime")
+    assert model.compute_s == pytest.approx(2_737_152 / (1.2e9 * 0.744))
+    assert model.memory_s == pytest.approx(10_971_236 / 2100.2e6)
+    assert model.latency_s == model.memory_s > model.compute_s and model.swap_s == 0
+    assert model.resident_bytes == 10_971_236 + 63.9e6
+    assert model.free_bytes == (925 - 95) * 2**20 - model.resident_bytes
+    in_cache = predict(PI_3B, TABLE_6_SIZES["Policy I"], "int8")
+    assert in_cache.memory_s == 0 and in_cache.latency_s == in_cache.compute_s
+    assert in_cache.as_record()["modelled_latency_s"] == in_cache.latency_s
+
+
+def test_what_exceeds_the_memory_comes_from_flash():
+    sizes = [22, 20_000, 20_000, 25]
+    model = predict(PI_3B, sizes, "fp32")
+    excess = model.weight_bytes + 1.7e6 - 830 * 2**20
+    assert excess > 0 and model.free_bytes == pytest.approx(-excess)
+    assert model.swap_s == pytest.approx(excess / 18.45e6) == swap_s(PI_3B, excess)
+    assert model.latency_s > model.swap_s
+    assert predict(PI_3B, sizes, "int8").swap_s == 0
+
+
+def test_the_papers_explanation_does_not_hold_for_either_policy():
+    rows = {(row["policy"], row["precision"]): row for row in table_6(TABLE)}
+    assert len(rows) == 6 and all(row["source"] == "modelled" for row in rows.values())
+    said = [key for key, row in rows.items() if row["paper_says_exceeds"]]
+    assert said == [("Policy II", "fp32"), ("Policy III", "fp32")]
+    assert not any(row["exceeds_memory"] for row in rows.values())
+    two, three = (rows[key] for key in said)
+    assert two["published_s"] == pytest.approx(0.13349)
+    # No one rate of swapping fits: four times the weights in one, a third of them in the other.
+    assert two["flash_over_weights"] > 4 and three["flash_over_weights"] < 0.4
+    # A lower bound: the board is slower than the model everywhere.
+    assert all(row["ratio"] > 1 for row in rows.values())
+
+
+def test_a_table_without_a_time_is_one_clear_line(tmp_path):
+    (tmp_path / "table6.csv").write_text("policy,precision,quantity,value\n")
+    with pytest.raises(QuarlError, match="'table6.csv' has no time of Policy I fp32"):
+        table_6(tmp_path / "table6.csv")
+
+
+def test_every_number_has_a_source():
+    numbers = [*MACS_PER_CYCLE.values(), *RUNTIME_BYTES.values()]
+    for pi in BOARDS.values():
+        fields = (getattr(pi, field.name) for field in dataclasses.fields(pi))
+        numbers += [value for value in fields if isinstance(value, Sourced)]
+        assert {(pi.cpu, p) for p in ("fp32", "int8", "int4")} <= MACS_PER_CYCLE.keys()
+    assert len(numbers) == 9 + 2 + 7 * len(BOARDS)
+    assert all(number.value > 0 and len(number.source) > 10 for number in numbers)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: predict(PI_3B, [1, 2], "fp16"), "unknown precision of the Pi model 'fp16'"),
+        (lambda: predict(PI_3B, [1, 2], "fp32", "tf"), "unknown runtime of the Pi model 'tf'"),
+    ],
+)
+def test_bad_input_is_one_clear_line(call, message):
+    with pytest.raises(QuarlError, match=message):
+        call()
+
+
+def test_loops_are_found_in_assembly():
+    text = "start:\n\tmov x0, x1 // a note\n.LBB0_1:\n\tfmla v0.4s, v1.4s, v2.4s\n\tb.ne .LBB0_1\n"
+    assert _loops(text)[1:] == [["fmla v0.4s, v1.4s, v2.4s", "b.ne .LBB0_1"]]
+
+
+@pytest.mark.parametrize("precision", ["fp32", "int8", "int4"])
+def test_the_rates_are_those_of_the_inner_loops(make_policy, tmp_path, precision):
+    import numpy as np
+
+    net = make_policy((22,), *mlp([22, 256, 256, 25]))
+    obs = np.random.default_rng(0).standard_normal((4, 22), dtype=np.float32)
+    folder = export_policy(net, precision, tmp_path, obs, name="p")
+    for cpu in ("cortex_a53", "cortex_a72", "cortex_a76"):
+        try:
+            board(cpu)
+            found = inner_loop(folder, cpu)
+        except UnavailableError as error:
+            pytest.skip(str(error))
+        # Another version of the compiler or of the analyser may schedule a little differently.
+        assert found.macs_per_cycle == pytest.approx(MACS_PER_CYCLE[cpu, precision].value, rel=0.3)
