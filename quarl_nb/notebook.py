@@ -22,6 +22,7 @@ FIRST_PROFILE = "quick"  # what a notebook measures where nothing is recorded an
 PIXELS_PER_IN = 125  # of a figure on the page; the picture itself has STYLE's savefig.dpi
 LONG_TEXT = 40  # characters of a table cell that may be broken into lines
 SHOWN_PACKAGES = ("torch", "numpy", "stable-baselines3", "gymnasium", "ale-py", "mujoco")
+MEASURED = {"policy": "policies", "task": "tasks", "network": "networks"}  # column -> its words
 
 
 def load_records(
@@ -49,12 +50,42 @@ def load_records(
         missing = _chosen(frames[study], policies).empty
         if study in studies and wanted != [] and (recompute or missing):
             at = profile or store.best_profile(study) or FIRST_PROFILE
-            _measure(store, study, at, wanted, recompute, workers)
+            parameters = None if wanted is None else {"policies": [*wanted]}
+            _measure(store, study, at, parameters, recompute, workers)
             frames[study] = store.frame(study, at)
     recorded = {name for frame in frames.values() if len(frame) for name in frame["policy"]}
     for name in policies or ():
         check_choice("policy with records", name, sorted(recorded))
     return {study: _chosen(frame, policies) for study, frame in frames.items()}
+
+
+def load_runs(
+    store: ResultStore,
+    studies: Sequence[str],
+    profile: str | None = None,
+    tasks: Sequence[str] | None = None,
+    recompute: bool = False,
+) -> dict[str, pd.DataFrame]:
+    """The records of studies that time what they measure, a frame a study.
+
+    Unlike `load_records`, nothing is measured unless `recompute` asks for it: a run takes minutes
+    to hours and the machine to itself. A study without records is an empty frame.
+
+    Args:
+        profile: None means the best profile with records; measured then is `FIRST_PROFILE`.
+        tasks: environments, e.g. "dm:cartpole-balance"; None means all.
+    """
+    frames = {}
+    for study in studies:
+        if recompute:
+            at = profile or store.best_profile(study) or FIRST_PROFILE
+            parameters = {"tasks": [*tasks]} if tasks and study.startswith("actorq") else None
+            _measure(store, study, at, parameters, recompute, workers=1)
+        frame = store.frame(study, profile)
+        if tasks is not None and "env_id" in frame:
+            frame = frame[frame["env_id"].isin([*tasks])].reset_index(drop=True)
+        frames[study] = frame
+    return frames
 
 
 def quote_claims(claims: Iterable[Claim]) -> Markdown:
@@ -126,7 +157,8 @@ def show_table(table: pd.DataFrame, index: bool = True, empty: str = "not measur
 def provenance_table(frames: Mapping[str, pd.DataFrame]) -> HTML:
     """A column a study: how many records, of which code, versions, machines and dates."""
     columns = {name: _provenance(frame) for name, frame in frames.items() if len(frame)}
-    return show_table(pd.DataFrame(columns).rename_axis("recorded"), empty="nothing is recorded")
+    table = pd.DataFrame(columns).rename_axis("recorded").fillna("")
+    return show_table(table, empty="nothing is recorded")
 
 
 def _unbroken(cell: Any) -> Any:
@@ -149,7 +181,7 @@ def _provenance(rows: pd.DataFrame) -> dict[str, str]:
     return {
         "records": f"{len(rows)}",
         "profile": distinct("profile"),
-        "policies": f"{rows['policy'].nunique()}",
+        **{words: f"{rows[name].nunique()}" for name, words in MEASURED.items() if name in rows},
         "backend, source": f"{distinct('backend')}, {distinct('source')}",
         "measured (UTC)": f"{started[0]} to {started[-1]}" if started else "not recorded",
         "time of all cells": f"{rows['wall_s'].sum() / 60:.1f} min",
@@ -175,13 +207,12 @@ def _chosen(frame: pd.DataFrame, policies: Sequence[str] | None) -> pd.DataFrame
 
 
 def _measure(
-    store: ResultStore, study: str, profile: str, policies: Sequence[str] | None,
+    store: ResultStore, study: str, profile: str, parameters: Mapping[str, Any] | None,
     recompute: bool, workers: int,
 ) -> None:
     from quarl_nb.runner import run_study
     from quarl_nb.studies import get_study
 
-    parameters = None if policies is None else {"policies": [*policies]}
     try:
         done = run_study(get_study(study), profile, store, workers, recompute=recompute,
                          parameters=parameters, progress=False)

@@ -20,11 +20,17 @@ from quarl_nb.study import Cell
 
 FOLDER = Path(__file__).resolve().parents[1] / "notebooks"
 COMMON = ["profile", "policies", "recompute", "workers", "records"]
+RUNS = ["profile", "tasks", "recompute", "records"]  # of studies that time what they measure
 PARAMETERS = {
     "00_tour": ["policy", "bits", "ranges", "episodes", "profile", "records"],
     "01_ptq_tables": [*COMMON, "seed", "int8_as"],
     "02_sweet_spot": [*COMMON, "seed", "runs"],
+    "03_qat_bit_sweep": COMMON,
     "04_weight_distributions": [*COMMON, "precision"],
+    "05_mixed_precision": ["profile", "policies", "recompute", "records"],
+    "06_actorq_speedup": RUNS,
+    "07_actorq_staleness": RUNS,
+    "08_actorq_runtime": [*RUNS, "batch"],
 }
 EPISODES = 30
 # In the order of their weights' ranges and of the losses planted at 4 bits.
@@ -182,6 +188,70 @@ def test_weights_that_order_the_losses_predict_them(store, shown):
     # The first policy's layers have one and the same range in standard deviations.
     assert "In 7 of 8 policies" in text
     assert text.count("<picture>") == 1
+
+
+@pytest.mark.parametrize("name", ["03_qat_bit_sweep", "05_mixed_precision"])
+def test_trainings_are_not_started_by_opening_a_notebook(name, tmp_path, shown):
+    text = shown(name, records=str(tmp_path / "none"))
+    assert not (tmp_path / "none").exists()
+    assert "**Nothing is measured yet**" in text and "nothing is recorded" in text
+    assert "- **not measured**: “" in text and "<picture>" not in text
+
+
+def test_qat_sweep_judges_over_training_seeds(tmp_path, shown):
+    store = ResultStore(tmp_path / "records")
+    steps = np.arange(1, 11)
+    for policy in ("ppo-CartPole-v1", "a2c-CartPole-v1"):
+        algo, _, env_id = policy.partition("-")
+        for precision in ("fp32", "affine8", "affine4", "affine2"):
+            for seed in range(3):
+                method = "none" if precision == "fp32" else "minmax"
+                cell = {"policy": policy, "algo": algo, "env_id": env_id, "seed": seed,
+                        "precision": precision, "method": method, "regularizer": "none"}
+                lost = {"affine4": 0.2, "affine2": 0.6}.get(precision, 0.001 * seed)
+                returns = list(np.linspace(90, 110, EPISODES) * (1 - lost))
+                measured = {"returns": returns, "training_s": 10.0 + 5 * (method == "minmax")}
+                if precision == "fp32":
+                    measured["ptq_returns"] = {"affine8": [0.9 * r for r in returns]}
+                budget = {"quant_delay": 5, "timesteps": 10, "episodes": EPISODES}
+                probes = {"probe_steps": steps, "entropy": 0.1 * steps, "action_variance": steps}
+                write_record(store, "qat", cell, budget, measured, probes)
+    text = shown("03_qat_bit_sweep", records=str(store.root))
+    assert text.count("<picture>") == 2
+    assert "24 trainings of 2 policies, 3 to 3 seeds each" in text
+    assert "- **reproduced**: “Broadly, at 8-bits, we see no degradation" in text
+    assert "- **reproduced**: “quantization aware training consistently improves" in text
+    assert "- **not reproduced**: “oftentimes even over the full precision baseline”" in text
+    assert "1.50x" in text and "60.0%" in text
+
+
+def test_half_precision_shows_ratio_and_parts(tmp_path, shown):
+    store = ResultStore(tmp_path / "records")
+    for policy, size in (("A", 10**6), ("B", 2 * 10**7)):
+        for precision, update_s in (("fp32", 0.2), ("bf16", 0.1)):
+            cell = {"policy": policy, "algo": "dqn", "env_id": "PongNoFrameskip-v4", "seed": 0,
+                    "precision": precision, "device": "cpu"}
+            measured = {
+                "update_s": 5 * [3 * update_s], "update_cpu_s": 5 * [update_s], "act_s": 0.003,
+                "act_cpu_s": 0.001, "env_step_s": 0.003, "env_step_cpu_s": 0.001, "train_freq": 4,
+                "batch_size": 32, "steps_per_s": 1.0, "parameters": size,
+                "run_energy": {"cpu_s": update_s, "energy_j": update_s},
+            }  # fmt: skip
+            write_record(store, "mixed_precision", cell, {"repeats": 5}, measured)
+    text = shown("05_mixed_precision", records=str(store.root))
+    assert text.count("2.00x [2.00, 2.00]") == 2 and text.count("<picture>") == 1
+    assert "no policy has been trained to the end" in text
+    # 0.052 over 0.027: fast enough, but the reward is not known.
+    assert "training steps 1.926 [1.926, 1.926] times as fast" in text
+    assert "- **inconclusive**: “We use half-precision training" in text
+
+
+@pytest.mark.parametrize("name", [name for name, names in PARAMETERS.items() if "tasks" in names])
+def test_runs_of_hours_are_not_measured_unasked(name, shown, tmp_path):
+    text = shown(name, records=str(tmp_path / "records"))
+    assert "not measured" in text and "Nothing to draw" in text and "nothing is recorded" in text
+    assert "<picture>" not in text and "**reproduced**" not in text
+    assert not (tmp_path / "records").exists()
 
 
 def test_chosen_policies_are_the_only_ones_shown(store, shown):

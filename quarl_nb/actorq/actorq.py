@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -25,8 +25,16 @@ from quarl_nb.rl.envs import make_env
 
 logger = logging.getLogger(__name__)
 
-ENGINES = {"serial": run_serial, "process": run_process}
 CALIBRATION_STEPS = 512
+
+
+def _run_ray(run: Run, tasks: Sequence[ActorTask]) -> None:
+    from quarl_nb.actorq.ray import run_ray  # Ray is an optional extra
+
+    run_ray(run, tasks)
+
+
+ENGINES = {"serial": run_serial, "process": run_process, "ray": _run_ray}
 
 
 class ActorQ:
@@ -42,7 +50,8 @@ class ActorQ:
         algorithm: DQN, DDPG, TD3, SAC, D4PG or another off-policy algorithm with one environment.
         env: where actors act: a name (see `quarl_nb.rl.envs`) or a function that makes one
             gymnasium environment; by default the id of the algorithm's own.
-        engine: `process` (default) or `serial`.
+        engine: `process` (default), `serial`, or `ray`: on the cluster that Ray is connected to or
+            finds at ``RAY_ADDRESS``, else on one of this machine's own.
         saving: checkpoint to resume from, and snapshots of the policy.
         settings: fields of `Settings`: precision, n_actors, pull_period, samples_per_insert, ...
 

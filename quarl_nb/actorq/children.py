@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
@@ -13,6 +12,7 @@ import cloudpickle
 import torch
 
 from quarl_nb.actorq.actor import ACTIVITIES, Actor
+from quarl_nb.actorq.crew import HELLO, Failure
 from quarl_nb.actorq.quantizer import quantize_policy
 from quarl_nb.actorq.settings import ActorTask, Orders
 from quarl_nb.actorq.variables import SharedVariables, Variables
@@ -21,15 +21,8 @@ from quarl_nb.errors import QuarlError
 from quarl_nb.processes import SPAWN, STOP_S, child_environment, death, end_with_parent
 
 
-@dataclass(frozen=True)
-class Failure:
-    """The last message of a child that met an error which a restart would not mend."""
-
-    reason: str
-
-
 class Child:
-    """The parent's handle on a child process and its pipe.
+    """The parent's handle on a child process and its pipe: a crew's `Member`.
 
     Args:
         name: for errors ("actor 2").
@@ -48,22 +41,12 @@ class Child:
         remote.close()
 
     def await_hello(self) -> None:
-        """Block until the child is up.
-
-        Raises:
-            QuarlError: it failed, or died on the way.
-        """
         wait([self.connection, self.process.sentinel])
         if not self.connection.poll() or self.receive() is None:
             self.end()
-            raise QuarlError(f"{self.name} {death(self.process.exitcode)} while it started")
+            raise QuarlError(f"{self.name} {self.death()} while it started")
 
     def receive(self) -> Any:
-        """Its next message; None if it died before the message was whole.
-
-        Raises:
-            QuarlError: the message says that it failed for good.
-        """
         try:
             message = self.connection.recv()
         except (EOFError, OSError):
@@ -73,23 +56,23 @@ class Child:
         return message
 
     def send(self, message: Any) -> None:
-        """Tell it something; a child that has just died is found out elsewhere."""
         try:
             self.connection.send(message)
         except OSError:
             pass
 
     def close(self) -> None:
-        """Let it end: its next read or write of the pipe fails."""
-        self.connection.close()
+        self.connection.close()  # its next read or write of the pipe fails
 
     def end(self) -> None:
-        """Wait until it ended; kill it where it does not."""
         self.connection.close()
         self.process.join(STOP_S)
         if self.process.is_alive():
             self.process.kill()
             self.process.join()
+
+    def death(self) -> str:
+        return death(self.process.exitcode)
 
 
 def act(connection: Connection, pickled: bytes, payloads: SharedVariables) -> None:
@@ -100,7 +83,7 @@ def act(connection: Connection, pickled: bytes, payloads: SharedVariables) -> No
         # The first opening loads the runtime: the clock starts when all are ready to run.
         actor.open(_newest(payloads))
         actor.seconds = dict.fromkeys(ACTIVITIES, 0.0)
-        connection.send("hello")
+        connection.send(HELLO)
         orders: Orders = connection.recv()
         while True:
             if actor.pull_due:
@@ -127,7 +110,7 @@ def quantize(
         return quantize_policy(decode(newest.payload, task.spec), newest.version, task)
 
     newest_quantized()  # loads what is needed to build a payload
-    connection.send("hello")
+    connection.send(HELLO)
     while True:
         connection.recv()
         variables = newest_quantized()
@@ -149,10 +132,8 @@ def _run(body: Callable[..., None], connection: Connection, *arguments: Any) -> 
         body(connection, *arguments)
     except (EOFError, ConnectionError):
         pass
-    except QuarlError as error:
-        _send_last(connection, Failure(str(error)))
-    except Exception as error:  # a user's environment may raise anything when it is made
-        _send_last(connection, Failure(f"{type(error).__name__}: {error}".partition("\n")[0]))
+    except Exception as error:
+        _send_last(connection, Failure.of(error))
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)  # taking torch's modules down would take a second

@@ -12,7 +12,15 @@ import pandas as pd
 
 from quarl_nb.errors import QuarlError, check_choice
 from quarl_nb.paths import project_root
-from quarl_nb.report import rules, sweet_spots
+from quarl_nb.report import (
+    actorq_rules,
+    actorq_runtime_rules,
+    inference,
+    mixed_precision,
+    qat_rules,
+    rules,
+    sweet_spots,
+)
 from quarl_nb.report.rules import NOT_MEASURED, Finding, Rule
 
 RULES: Mapping[str, Rule] = {
@@ -25,6 +33,26 @@ RULES: Mapping[str, Rule] = {
         sweet_spots.sweet_spot_exists,
         sweet_spots.fewer_bits_beat_more,
         sweet_spots.sweet_spots_differ,
+        qat_rules.qat_no_loss,
+        qat_rules.qat_kept_until,
+        qat_rules.qat_beats_ptq,
+        qat_rules.qat_beats_fp32,
+        mixed_precision.half_precision_speedup,
+        actorq_rules.speedup_above,
+        actorq_rules.speedup_range,
+        actorq_rules.as_slow_as_fp32,
+        actorq_rules.returns_kept,
+        actorq_rules.fewer_steps,
+        actorq_rules.rare_pulls_harm,
+        actorq_rules.rare_pulls_slower,
+        actorq_runtime_rules.messages_smaller,
+        actorq_runtime_rules.policy_smaller,
+        actorq_runtime_rules.communication_helps,
+        actorq_runtime_rules.communication_matters_little,
+        actorq_runtime_rules.inference_dominates,
+        actorq_runtime_rules.transfers_faster,
+        actorq_runtime_rules.learner_waits_more,
+        inference.int8_inference_faster,
     )
 }
 # A claim about PTQ rests on our own policies, the public agents, and the statistics of both.

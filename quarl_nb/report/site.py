@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from quarl_nb.report import figures, tables
+from quarl_nb.report import actorq_site, figures, mixed_precision, qat, qat_figures, tables
 from quarl_nb.report.claims import family_frame, verdicts
 from quarl_nb.report.losses import paired_losses
 from quarl_nb.report.readme import results_markdown
@@ -40,7 +40,18 @@ def build(store: ResultStore, out: Path, profile: str | None = None) -> list[Pat
         return []
     folder = out / best_profile(records)
     written = _ptq_tables(records, folder)
-    for name, draw in _ptq_figures(store, records, profile).items():
+    written += _draw(_ptq_figures(store, records, profile), records, folder)
+    written += _training(store, folder, profile)
+    written += _actorq(store, folder, profile)
+    found = verdicts(lambda study: store.frame(study, profile))
+    return written + _claims(found, records, folder)
+
+
+def _draw(
+    figures: Mapping[str, Callable[[], Drawn]], records: pd.DataFrame, folder: Path
+) -> list[Path]:
+    written = []
+    for name, draw in figures.items():
         try:
             fig, points = draw()
         except NothingToDrawError:
@@ -48,8 +59,7 @@ def build(store: ResultStore, out: Path, profile: str | None = None) -> list[Pat
         kept = records[records["policy"].isin(set(points["policy"]))]
         source = provenance(kept, f"quarl_nb.report.site: {name}")
         written += save_figure(fig, points, name, source, folder)
-    found = verdicts(lambda study: store.frame(study, profile))
-    return written + _claims(found, records, folder)
+    return written
 
 
 def best_profile(records: pd.DataFrame) -> str:
@@ -107,6 +117,58 @@ def _ptq_figures(
             load_weights(store, paired_losses(records), WEIGHTS_AT, profile)
         ),
     }
+
+
+def _training(store: ResultStore, folder: Path, profile: str | None) -> list[Path]:
+    """What quantization-aware and half-precision training have recorded, likewise."""
+    trained = _recorded(store, "qat", profile)
+    timed = _recorded(store, "mixed_precision", profile)
+    curves = load_curves(store, profile) if len(trained) else pd.DataFrame()
+    shown = {
+        "qat": (trained, *qat.qat_tables(trained)),
+        "qat_exploration": (trained, *qat_figures.exploration_tables(curves)),
+        "mixed_precision": (timed, *mixed_precision.speedup_tables(timed)),
+    }
+    written = []
+    for name, (records, tidy, table) in shown.items():
+        if len(tidy):
+            source = provenance(records, f"quarl_nb.report.site: {name}")
+            written += tables.save_table(tidy, table, name, folder, source)
+    drawn = {"figure5_qat": lambda: qat_figures.figure5(trained),
+             "qat_exploration_curves": lambda: qat_figures.exploration(curves)}
+    written += _draw(drawn, trained, folder)
+    size = {"mixed_precision_speedup": lambda: mixed_precision.speedup_by_size(timed)}
+    return written + _draw(size, timed, folder)
+
+
+def _recorded(store: ResultStore, study: str, profile: str | None) -> pd.DataFrame:
+    """The records of a study; those of the smoke profile only where asked for."""
+    frame = store.frame(study, profile)
+    return frame[frame["profile"] != "smoke"] if profile is None and len(frame) else frame
+
+
+def _actorq(store: ResultStore, folder: Path, profile: str | None) -> list[Path]:
+    """What ActorQ and the inference study have recorded; the smoke profile only where asked for."""
+    frames = {name: _recorded(store, name, profile) for name in actorq_site.STUDIES}
+    written = []
+    for name, table in actorq_site.actorq_tables(frames).items():
+        source = provenance(table.records, f"quarl_nb.report.site: {name}")
+        written += tables.save_table(table.tidy, table.shown, name, folder, source, table.caption)
+    for name, drawing in actorq_site.actorq_drawings(frames).items():
+        try:
+            fig, points = drawing.draw()
+        except NothingToDrawError:
+            continue
+        source = provenance(drawing.records, f"quarl_nb.report.site: {name}")
+        written += save_figure(fig, points, name, source, folder)
+    return written
+
+
+def load_curves(store: ResultStore, profile: str | None = None) -> pd.DataFrame:
+    """`qat_figures.curves_frame` over the QAT study of the store; empty without records."""
+    chosen = profile or store.best_profile("qat")
+    records = store.records("qat", chosen) if chosen else []
+    return qat_figures.curves_frame(records, store.arrays)
 
 
 def load_weights(

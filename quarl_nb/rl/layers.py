@@ -99,6 +99,7 @@ LAYERS: dict[str, Callable[..., nn.Module]] = {
     "linear": nn.Linear,
     "conv2d": nn.Conv2d,
     "batch_norm2d": nn.BatchNorm2d,
+    "layer_norm": nn.LayerNorm,
     "flatten": nn.Flatten,
     "gru_cell": nn.GRUCell,
     "dueling": Dueling,

@@ -24,7 +24,9 @@ NOISE = {"normal": NormalActionNoise, "ornstein-uhlenbeck": OrnsteinUhlenbeckAct
 CLASSES = {"relu": torch.nn.ReLU, "rmsprop_tf_like": RMSpropTFLike}
 
 
-def make_model(recipe: Recipe, seed: int, n_threads: int = 1) -> BaseAlgorithm:
+def make_model(
+    recipe: Recipe, seed: int, n_threads: int = 1, device: str = "cpu"
+) -> BaseAlgorithm:
     """The SB3 algorithm of a recipe, its environment (normalized where asked) attached.
 
     Atari policies train with `FastNatureCNN` on the C++ environments; everything else is
@@ -33,6 +35,7 @@ def make_model(recipe: Recipe, seed: int, n_threads: int = 1) -> BaseAlgorithm:
     Args:
         seed: of the environments, the initial weights and the exploration.
         n_threads: of the C++ Atari environments.
+        device: of the networks.
     """
     arguments = dict(recipe.hyperparameters)
     policy_kwargs = {
@@ -49,7 +52,7 @@ def make_model(recipe: Recipe, seed: int, n_threads: int = 1) -> BaseAlgorithm:
         size = env.action_space.shape
         arguments["action_noise"] = NOISE[kind](mean=np.zeros(size), sigma=std * np.ones(size))
     model = ALGORITHMS[recipe.algo](
-        policy, env, seed=seed, policy_kwargs=policy_kwargs, device="cpu", **arguments
+        policy, env, seed=seed, policy_kwargs=policy_kwargs, device=device, **arguments
     )
     if is_atari(recipe.env_id):
         # After construction: orthogonal initialization fails on channels_last weights.

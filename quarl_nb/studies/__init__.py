@@ -16,6 +16,8 @@ _MODULES = {
     "ptq_public": "quarl_nb.studies.ptq:PTQ_PUBLIC",
     "weights": "quarl_nb.studies.weights:WEIGHTS",
     "weights_public": "quarl_nb.studies.weights:WEIGHTS_PUBLIC",
+    "qat": "quarl_nb.studies.qat:QAT",
+    "mixed_precision": "quarl_nb.studies.mixed_precision:MIXED_PRECISION",
     "inference": "quarl_nb.studies.inference:INFERENCE",
     "edge": "quarl_nb.studies.edge:EDGE",
     "actorq": "quarl_nb.studies.actorq:SPEEDUP",

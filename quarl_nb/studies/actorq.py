@@ -82,6 +82,7 @@ class ActorQStudy:
             if result.stopped != "done":
                 raise QuarlError(f"the run was {result.stopped}")
             measured = result.as_measured() | learning_curve(result, task.env_id, budget)
+        measured["run_s"] = measured.pop("wall_s")  # of the run alone; `wall_s` is the cell's
         episodes = measured.pop("episodes")
         ages = np.array(measured.pop("ages"))
         arrays = {f"episode_{name}": np.array(values) for name, values in episodes.items()}
@@ -157,6 +158,7 @@ STALENESS = ActorQStudy("actorq_staleness", {
 RUNTIME_QUICK = SMOKE | {
     "actors": ["fp32/torch", "fp32/onnxruntime", "int8/onnxruntime"], "widths": [2048],
     "pull_periods": [30, 1000], "samples_per_insert": [0.1], "steps": 2000, "evaluations": 0,
+    "options": {"learning_starts": 0},  # every step is an inference
 }  # fmt: skip
 RUNTIME = ActorQStudy("actorq_runtime", {
     "smoke": RUNTIME_QUICK | {"widths": [32], "pull_periods": [100]},
@@ -164,5 +166,6 @@ RUNTIME = ActorQStudy("actorq_runtime", {
     "full": RUNTIME_QUICK | {
         "tasks": ["CartPole-v1", "dm:cartpole-balance", "dm:humanoid-stand"], "actors": ACTORS,
         "communications": ["", "fp32", "int8"], "steps": 3000, "autocast": "bf16",
+        "seeds": [0, 1, 2],
     },
 })  # fmt: skip

@@ -6,8 +6,10 @@ import torch
 from gymnasium.spaces import Box
 from stable_baselines3.common.policies import ActorCriticCnnPolicy
 from stable_baselines3.common.torch_layers import NatureCNN
+from torch import nn
 
-from quarl_nb.rl.fast_cnn import FastNatureCNN
+from quarl_nb.errors import QuarlError
+from quarl_nb.rl.fast_cnn import FastNatureCNN, LossScaler
 from quarl_nb.rl.model import make_model
 from quarl_nb.rl.policies import PolicyNet
 from quarl_nb.rl.recipes import recipes
@@ -26,6 +28,92 @@ def test_fast_features_are_nature_features_to_bf16_rounding():
     assert got.dtype == torch.float32
     error = (got - expected).norm() / expected.norm()
     assert 0 < error < 0.02  # bf16 keeps 8 bits: computed in it, and close
+
+
+@pytest.mark.parametrize(("precision", "most"), [("fp32", 1e-5), ("fp16", 0.002)])
+def test_other_precisions_are_nature_features_too(precision, most):
+    torch.manual_seed(0)
+    fast, stock = FastNatureCNN(SPACE, 16, precision=precision), NatureCNN(SPACE, 16)
+    stock.load_state_dict(fast.state_dict())
+    obs = frames(2)
+    with torch.no_grad():
+        expected, got = stock(obs.float() / 255), fast(obs)
+    assert got.dtype == torch.float32
+    assert (got - expected).norm() / expected.norm() < most
+
+
+def test_a_single_decision_is_computed_in_fp32():
+    fast = FastNatureCNN(SPACE, 16)
+    obs = frames(2)
+    with torch.no_grad():
+        exact = torch.cat([fast(obs[:1]), fast(obs[1:])])
+        assert not torch.equal(exact, fast(obs))
+        fast.dtype = torch.float32
+        torch.testing.assert_close(exact, fast(obs))
+    fast.dtype = torch.bfloat16
+    assert not torch.equal(fast(obs[:1]), exact[:1])  # a batch of one in training
+
+
+def test_sizes_are_what_is_asked_for():
+    net = FastNatureCNN(SPACE, 12, filters=(3, 5, 7), precision="fp32")
+    shapes = [list(p.shape) for p in net.parameters() if p.ndim > 1]
+    assert shapes == [[3, 4, 8, 8], [5, 3, 4, 4], [7, 5, 3, 3], [12, 7 * 7 * 7]]
+    assert net(frames(2)).shape == (2, 12)
+    with pytest.raises(QuarlError, match="unknown precision of training 'int8'"):
+        FastNatureCNN(SPACE, precision="int8")
+
+
+def scaled(interval: int = 2) -> tuple[nn.Linear, torch.optim.Adam, LossScaler]:
+    torch.manual_seed(0)
+    layer = nn.Linear(3, 2)
+    optimizer = torch.optim.Adam(layer.parameters(), fused=True)
+    return layer, optimizer, LossScaler([layer], optimizer, interval=interval)
+
+
+def test_scaled_gradients_are_the_gradients():
+    layer, _, scaler = scaled()
+    x, plain = torch.randn(4, 3), nn.Linear(3, 2)
+    plain.load_state_dict(layer.state_dict())
+    inside: list[torch.Tensor] = []
+    layer.weight.register_hook(inside.append)
+    for each in (layer, plain):
+        each(x).square().sum().backward()
+    # A power of two scales exactly.
+    for ours, theirs in zip(layer.parameters(), plain.parameters(), strict=True):
+        assert torch.equal(ours.grad, theirs.grad)
+    assert scaler.scale == 2.0**16 and torch.equal(inside[0], layer.weight.grad)
+
+
+def test_gradients_too_small_for_fp16_survive():
+    found = []
+    for scale in (1.0, 2.0**16):
+        torch.manual_seed(0)
+        net = FastNatureCNN(SPACE, 16, filters=(2, 2, 2), precision="fp16")
+        optimizer = torch.optim.Adam(net.parameters())
+        LossScaler([net], optimizer, scale=scale)
+        (1e-9 * net(frames(2)).sum()).backward()
+        found.append(net.linear[0].bias.grad.abs().max().item())
+    assert found[0] == 0
+    assert found[1] == pytest.approx(2e-9, rel=1e-3)  # two frames
+
+
+def test_an_overflow_skips_the_step_and_halves_the_scale():
+    layer, optimizer, scaler = scaled(interval=2)
+    before = layer.weight.detach().clone()
+
+    def step(factor: float) -> None:
+        optimizer.zero_grad()
+        (factor * layer(torch.ones(1, 3))).sum().backward()
+        nn.utils.clip_grad_norm_(layer.parameters(), 10.0)  # as every algorithm of SB3 does
+        optimizer.step()
+
+    step(float("inf"))
+    assert torch.equal(layer.weight, before) and scaler.skipped == 1
+    assert scaler.scale == 2.0**15
+    step(1.0)
+    assert not torch.equal(layer.weight, before) and scaler.scale == 2.0**15
+    step(1.0)
+    assert scaler.scale == 2.0**16 and scaler.skipped == 1
 
 
 @pytest.mark.parametrize("algo", ["ppo", "a2c"])

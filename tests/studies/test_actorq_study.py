@@ -28,7 +28,7 @@ def test_a_cell_is_one_run_from_actors_to_records(tmp_path):
     assert (summary.done, summary.failed) == (1, 0)
     (record,) = store.records("actorq", "smoke")
     measured, arrays = record["measured"], store.arrays(record)
-    assert measured["steps"] >= 1500 and measured["updates"] > 10
+    assert measured["steps"] >= 1500 and measured["updates"] > 10 and measured["run_s"] > 0
     assert measured["curve_steps"][0] == 0 and measured["curve_steps"][-1] == measured["steps"]
     assert np.shape(measured["curve_returns"]) == (3, 2)
     assert measured["pulls"] >= 14 and measured["payload_bytes"] < 6000

@@ -1,0 +1,221 @@
+"""A crew: the learner with its actors and its quantizer, wherever an engine lets these run."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Generic, Protocol, TypeVar
+
+from quarl_nb.actorq.quantizer import quantize_policy
+from quarl_nb.actorq.run import Run
+from quarl_nb.actorq.settings import ActorTask, Transitions
+from quarl_nb.actorq.variables import Variables
+from quarl_nb.actorq.wire import encode
+from quarl_nb.errors import QuarlError
+
+IDLE_S = 1.0  # longest sleep of the learner when it can neither learn nor read
+MAX_EARLY_DEATHS = 3  # of one member, in a row and without a message
+HELLO = "hello"  # the first message of every member: it is up
+QUANTIZER = "quantizer"
+
+
+@dataclass(frozen=True)
+class Failure:
+    """The last message of a member that met an error which a restart would not mend."""
+
+    reason: str
+
+    @classmethod
+    def of(cls, error: Exception) -> Failure:
+        """One line; a user's environment may raise anything when it is made."""
+        if isinstance(error, QuarlError):
+            return cls(str(error))
+        return cls(f"{type(error).__name__}: {error}".partition("\n")[0])
+
+
+class Member(Protocol):
+    """The learner's handle on an actor or the quantizer, which run elsewhere.
+
+    Attributes:
+        name: for errors ("actor 2").
+        restarts: how often it was started before.
+    """
+
+    name: str
+    restarts: int
+
+    def await_hello(self) -> None:
+        """Block until it is up.
+
+        Raises:
+            QuarlError: it failed, or died on the way.
+        """
+
+    def receive(self) -> Any:
+        """Its next message; None if it died before the message was whole.
+
+        Raises:
+            QuarlError: the message says that it failed for good.
+        """
+
+    def send(self, message: Any) -> None:
+        """Tell it something; a member that has just died is found out elsewhere."""
+
+    def close(self) -> None:
+        """Let it end."""
+
+    def end(self) -> None:
+        """Wait until it ended; kill it where it does not."""
+
+    def death(self) -> str:
+        """How it died, as a phrase."""
+
+
+M = TypeVar("M", bound=Member)
+
+
+class Crew(ABC, Generic[M]):
+    """The learner with its crew: takes messages in, learns, publishes, replaces the dead."""
+
+    def __init__(self, run: Run, tasks: Sequence[ActorTask]) -> None:
+        self.run, self.learner, self.settings = run, run.learner, tasks[0].settings
+        self.tasks = list(tasks)
+        self.members: dict[str, M] = {}
+        self.early_deaths: Counter[str] = Counter()
+        self.quantizing, self.published = False, self.learner.updates
+
+    @property
+    def actors(self) -> list[M]:
+        return [member for name, member in self.members.items() if name != QUANTIZER]
+
+    def work(self) -> None:
+        """Learn until the run is finished; nothing is left running."""
+        try:
+            self.start()
+            self.learn()
+        finally:
+            self.stop()
+
+    def start(self) -> None:
+        """Start all members at once; when they are up, start the clock and let actors begin."""
+        self._add_quantizer()
+        for task in self.tasks:
+            self._add_actor(task)
+        for member in self.members.values():
+            member.await_hello()
+        self.run.start_clock()
+        for actor in self.actors:
+            self._begin(actor)
+
+    def learn(self) -> None:
+        """The learner's loop."""
+        run, learner = self.run, self.learner
+        while not run.finished:
+            can_update = learner.can_update()
+            with learner.timed("wait"):
+                ready = self.ready(0.0 if can_update else IDLE_S)
+            for member in ready:
+                self._take(member)
+            if can_update:
+                run.update()
+                self._publish_if_due()
+
+    def stop(self) -> None:
+        """End every member."""
+        for member in self.members.values():
+            member.close()
+        for member in self.members.values():
+            member.end()
+
+    @abstractmethod
+    def ready(self, timeout_s: float) -> list[M]:
+        """Who has a message or died, within `timeout_s`. Actors that are ahead are left unread."""
+
+    @abstractmethod
+    def new_actor(self, task: ActorTask) -> M:
+        """An actor that is being started."""
+
+    @abstractmethod
+    def new_quantizer(self, restarts: int) -> M:
+        """A quantizer that is being started."""
+
+    @abstractmethod
+    def order_payload(self, weights: Variables) -> None:
+        """Hand the newest weights, fp32 on the wire, to the quantizer."""
+
+    @abstractmethod
+    def announce(self, publication: Any) -> int:
+        """Let actors pull what the quantizer's message `publication` is about; its bytes."""
+
+    def first_policy(self) -> tuple[Variables, Variables]:
+        """The learner's weights and what actors pull first, made here."""
+        net, version = self.learner.policy(), self.learner.updates
+        first = quantize_policy(net, version, self.tasks[0])
+        self.run.count_publication(len(first.payload))
+        return Variables(version, "fp32", encode(net, "fp32")), first
+
+    @property
+    def publish_period(self) -> int:
+        """Learner updates between two publications; by default two for each pull of an actor."""
+        settings = self.settings
+        if settings.publish_period is not None:
+            return settings.publish_period
+        updates_per_step = settings.samples_per_insert / self.learner.algorithm.batch_size
+        return max(1, round(settings.pull_period * settings.n_actors * updates_per_step / 2))
+
+    def _take(self, member: M) -> None:
+        """Take in one message: transitions of an actor, or what the quantizer published."""
+        message = member.receive()
+        if message is None:
+            self._restart(member)
+            return
+        if message == HELLO:
+            return
+        self.early_deaths[member.name] = 0
+        if isinstance(message, Transitions):
+            self.run.receive(message)
+            member.send(self.learner.orders)
+        else:
+            self.quantizing = False
+            self.run.count_publication(self.announce(message))
+
+    def _publish_if_due(self) -> None:
+        """Have the newest weights quantized, unless the quantizer is busy with older ones."""
+        learner = self.learner
+        if self.quantizing or learner.updates - self.published < self.publish_period:
+            return
+        with learner.timed("publish"):
+            payload = encode(learner.policy(), "fp32")
+            self.order_payload(Variables(learner.updates, "fp32", payload))
+        self.quantizing, self.published = True, learner.updates
+
+    def _add_actor(self, task: ActorTask) -> M:
+        actor = self.new_actor(task)
+        self.members[actor.name] = actor
+        return actor
+
+    def _begin(self, actor: M) -> None:
+        actor.send(self.learner.orders)  # to begin with
+        actor.send(self.learner.orders)  # leave to send one message ahead of its answer
+
+    def _add_quantizer(self, restarts: int = 0) -> None:
+        self.members[QUANTIZER] = self.new_quantizer(restarts)
+        self.quantizing = False
+
+    def _restart(self, member: M) -> None:
+        """Start a member that died anew, unless it does nothing but die."""
+        member.end()
+        self.early_deaths[member.name] += 1
+        deaths = self.early_deaths[member.name]
+        if deaths >= MAX_EARLY_DEATHS:
+            how = member.death()
+            raise QuarlError(f"{member.name} {how}, {deaths} times without sending anything")
+        self.run.result.restarts += 1
+        if member.name == QUANTIZER:
+            self._add_quantizer(member.restarts + 1)
+            return
+        index = int(member.name.removeprefix("actor "))
+        self.tasks[index] = replace(self.tasks[index], restarts=member.restarts + 1)
+        self._begin(self._add_actor(self.tasks[index]))

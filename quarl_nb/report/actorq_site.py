@@ -1,0 +1,87 @@
+"""The artefacts of ActorQ and of the inference study, by file name: what `site` writes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from quarl_nb.report import actorq_figures, inference
+from quarl_nb.report import actorq_tables as tables
+from quarl_nb.report.actorq import speedups
+from quarl_nb.report.actorq_parts import (
+    by_actor,
+    communication_speedups,
+    predicted_speedups,
+    step_parts,
+    step_readings,
+)
+
+STUDIES = ("actorq", "actorq_staleness", "actorq_runtime", "inference")
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table, tidy and for reading, and the records it rests on."""
+
+    records: pd.DataFrame
+    tidy: pd.DataFrame
+    shown: pd.DataFrame
+    caption: str = ""
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A figure to be drawn, and the records it rests on."""
+
+    records: pd.DataFrame
+    draw: Callable[[], tuple[Figure, pd.DataFrame]]
+
+
+def actorq_tables(frames: Mapping[str, pd.DataFrame]) -> dict[str, Table]:
+    """Tables by name, those without records left out.
+
+    Args:
+        frames: the records of every one of `STUDIES`.
+    """
+    speed, runtime, latency = (frames[name] for name in ("actorq", "actorq_runtime", "inference"))
+    found, parts = speedups(speed), step_parts(speed)
+    timed = step_parts(runtime)
+    both = pd.concat([speed, runtime], ignore_index=True)
+    reached, pairs = tables.table2_rows(found), predicted_speedups(step_parts(both))
+    readings = step_readings(found, parts)
+    sent = communication_speedups(timed)
+    latencies = inference.latency_rows(latency)
+    made = {
+        "table2_actorq": Table(
+            speed, reached, tables.table2(reached), "Time to 95 % reward and speed-up (Table 2), "
+            "published beside measured, with 95 % intervals over runs."),
+        "table3_actorq": Table(
+            speed, readings, tables.table3(readings), "Steps trained (Table 3), read as actor "
+            "steps or as learner updates, beside the time of a step."),
+        "actorq_predicted": Table(both, pairs, tables.prediction_table(pairs)),
+        "actorq_runtime": Table(runtime, by_actor(timed), tables.runtime_table(timed)),
+        "actorq_communication": Table(runtime, sent, tables.communication_table(sent)),
+        "inference_latency": Table(latency, latencies, inference.latency_table(latencies)),
+    }  # fmt: skip
+    return {name: table for name, table in made.items() if len(table.records) and len(table.tidy)}
+
+
+def actorq_drawings(frames: Mapping[str, pd.DataFrame]) -> dict[str, Drawing]:
+    """Figures by name; some have nothing to draw and say so when they are asked to.
+
+    Args:
+        frames: the records of every one of `STUDIES`.
+    """
+    speed, stale, runtime, latency = (frames[name] for name in STUDIES)
+    both = pd.concat([speed, runtime], ignore_index=True)
+    return {
+        "figure1_actorq": Drawing(speed, lambda: actorq_figures.convergence(speed, "time")),
+        "figure2_actorq": Drawing(speed, lambda: actorq_figures.convergence(speed, "steps")),
+        "figure3_actorq": Drawing(stale, lambda: actorq_figures.staleness(stale)),
+        "figure4_actorq": Drawing(runtime, lambda: actorq_figures.runtime_breakdown(runtime)),
+        "actorq_speedup_map": Drawing(both, lambda: actorq_figures.speedup_map(both)),
+        "inference_latency_figure": Drawing(latency, lambda: inference.latency_figure(latency)),
+    }

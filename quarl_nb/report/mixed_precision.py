@@ -1,0 +1,203 @@
+"""Half-precision training: how much faster it is by size of the policy, and the verdict."""
+
+from __future__ import annotations
+
+import zlib
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+from matplotlib.ticker import NullFormatter, NullLocator
+
+from quarl_nb.report.losses import paired_losses
+from quarl_nb.report.rules import NOT_MEASURED, Finding, Verdict
+from quarl_nb.report.stats import ALPHA, RESAMPLES, Interval, percentile_interval
+from quarl_nb.report.style import (
+    COLUMN_IN,
+    CYCLE,
+    GREY,
+    MARKERS,
+    STYLE,
+    NothingToDrawError,
+    new_figure,
+)
+
+PUBLISHED = 1.5  # "We use half-precision training to train a Pong model 50% faster"
+
+
+def speedups(records: pd.DataFrame) -> pd.DataFrame:
+    """What half precision saves against float32 on the same device, a row a policy and precision.
+
+    Times are CPU seconds of the one thread that computes, so that what else runs on the machine
+    counts little; with a GPU, wall seconds. A training step is one environment step, one decision,
+    and its share of an update.
+
+    Args:
+        records: `ResultStore.frame("mixed_precision")`.
+
+    Returns:
+        policy, device, precision, parameters, update_s, fp32_update_s (medians), learner,
+        learner_low, learner_high (speed-up of the update, 95 % bootstrap over updates), training,
+        training_low, training_high (speed-up of a training step), run (the same ratio, of a short
+        run of all the code), energy (ratio of that run's joules, float32 over half), keys.
+    """
+    rows = []
+    if records.empty or "update_s" not in records:
+        return pd.DataFrame()
+    for (policy, device, seed), group in records.groupby(["policy", "device", "seed"]):
+        base = group[group["precision"] == "fp32"]
+        for _, half in group[group["precision"] != "fp32"].iterrows() if len(base) else ():
+            generator = np.random.default_rng(zlib.crc32(f"{policy}{device}{seed}".encode()))
+            rows.append(_row(base.iloc[0], half, generator))
+    found = pd.DataFrame(rows)
+    return found.sort_values(["device", "precision", "parameters"]) if len(found) else found
+
+
+def _row(base: pd.Series, half: pd.Series, generator: np.random.Generator) -> dict[str, object]:
+    fp32, ours = (np.asarray(_time(row, "update"), float) for row in (base, half))
+    draws = [np.median(generator.choice(x, (RESAMPLES, len(x))), axis=1) for x in (fp32, ours)]
+    medians = [float(np.median(x)) for x in (fp32, ours)]
+    learner = percentile_interval(medians[0] / medians[1], draws[0] / draws[1])
+    (rest, every), (half_rest, half_every) = _rest_of_step(base), _rest_of_step(half)
+    training = percentile_interval(
+        (rest + medians[0] / every) / (half_rest + medians[1] / half_every),
+        (rest + draws[0] / every) / (half_rest + draws[1] / half_every),
+    )
+    seconds = [1 / row["steps_per_s"] if row["device"] == "cuda" else row["run_energy"]["cpu_s"]
+               for row in (base, half)]  # fmt: skip
+    joules = [row["run_energy"]["energy_j"] for row in (base, half)]
+    return {
+        "policy": half["policy"], "device": half["device"], "precision": half["precision"],
+        "parameters": half["parameters"], "update_s": medians[1], "fp32_update_s": medians[0],
+        "learner": learner.value, "learner_low": learner.low, "learner_high": learner.high,
+        "training": training.value, "training_low": training.low, "training_high": training.high,
+        "run": seconds[0] / seconds[1], "energy": joules[0] / joules[1],
+        "keys": (str(base["key"]), str(half["key"])),
+    }  # fmt: skip
+
+
+def _time(record: pd.Series, part: str) -> Any:
+    """Seconds of a part of training: `update` (all that were timed), `act` or `env_step`."""
+    return record[f"{part}_s" if record["device"] == "cuda" else f"{part}_cpu_s"]
+
+
+def _rest_of_step(record: pd.Series) -> tuple[float, int]:
+    """Seconds of a training step that are no update, and the steps between updates."""
+    return _time(record, "env_step") + _time(record, "act"), int(record["train_freq"])
+
+
+def speedup_tables(records: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """`speedups`, tidy and for reading."""
+    tidy = speedups(records)
+    if tidy.empty:
+        return tidy, tidy
+    shown = pd.DataFrame({
+        "policy": tidy["policy"], "parameters": tidy["parameters"].map("{:,}".format),
+        "device": tidy["device"], "precision": tidy["precision"],
+        "update fp32 (ms)": tidy["fp32_update_s"].map(lambda s: f"{1000 * s:.4g}"),
+        "update (ms)": tidy["update_s"].map(lambda s: f"{1000 * s:.4g}"),
+        "learner [95 %]": _ranges(tidy, "learner"),
+        "training step [95 %]": _ranges(tidy, "training"),
+        "short run": tidy["run"].map("{:.2f}x".format),
+        "its energy": tidy["energy"].map("{:.2f}x".format),
+    })  # fmt: skip
+    return tidy, shown
+
+
+def parts_table(records: pd.DataFrame) -> pd.DataFrame:
+    """What a training step is made of, in milliseconds, for reading: a row a record."""
+    if records.empty or "update_s" not in records:
+        return pd.DataFrame()
+    rows = []
+    for _, record in records.sort_values(["device", "parameters", "precision"]).iterrows():
+        update_s = float(np.median(_time(record, "update"))) / record["train_freq"]
+        parts = {"environment": _time(record, "env_step"), "decision": _time(record, "act"),
+                 "learner": update_s}  # fmt: skip
+        rows.append({
+            **record[["policy", "device", "precision"]],
+            **{f"{name} (ms)": f"{1000 * part_s:.3g}" for name, part_s in parts.items()},
+            "learner's share": f"{update_s / sum(parts.values()):.0%}",
+            "steps a second, short run": f"{record['steps_per_s']:.3g}",
+        })  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+def speedup_by_size(records: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
+    """Speed-up over float32 against the policy's size: the update alone, and a training step."""
+    table = speedups(records)
+    if table.empty:
+        raise NothingToDrawError("no policy has records in float32 and in half precision")
+    with mpl.rc_context(STYLE):
+        fig = new_figure(COLUMN_IN, 2.4)
+        ax = fig.subplots()
+        ax.axhline(1, color=GREY, lw=0.7)
+        ax.axhline(PUBLISHED, color=GREY, lw=0.9, ls=":", label="published: 50 % faster")
+        for i, ((device, precision), rows) in enumerate(table.groupby(["device", "precision"])):
+            for part, style in (("learner", "-"), ("training", "--")):
+                reach = [rows[part] - rows[f"{part}_low"], rows[f"{part}_high"] - rows[part]]
+                ax.errorbar(rows["parameters"], rows[part], yerr=np.maximum(reach, 0), ls=style,
+                            marker=MARKERS[i], color=CYCLE[i], elinewidth=0.8,
+                            label=f"{precision}, {device}: {_PARTS[part]}")
+        names = table.drop_duplicates("parameters").sort_values("parameters")
+        ax.set_xscale("log")
+        ax.xaxis.set_minor_locator(NullLocator())
+        ax.xaxis.set_minor_formatter(NullFormatter())
+        ax.set_xticks(names["parameters"], [
+            f"{row.policy}\n{row.parameters / 1e6:.3g} M" for row in names.itertuples()
+        ])
+        ax.set_ylim(0, None)
+        ax.set_xlabel("policy and its parameters")
+        ax.set_ylabel("speed-up over fp32")
+        ax.legend(loc="lower right")
+    return fig, table.drop(columns="keys")
+
+
+_PARTS = {"learner": "update", "training": "training step"}
+
+
+def half_precision_speedup(records: pd.DataFrame, ratio: float = PUBLISHED) -> Finding:
+    """Reproduced when a policy trains `ratio` times as fast as in float32 or faster (95 %, training
+    step), and its return is without loss (episodes of one training each).
+
+    Not reproduced when none can be that fast, or each that is loses more than 5 %.
+    """
+    table = speedups(records)
+    if table.empty:
+        return NOT_MEASURED
+    losses = [_loss(records, row) for _, row in table.iterrows()]
+    kept = np.array([loss is not None and loss["p_no_loss"] <= ALPHA for loss in losses])
+    lost = np.array([loss is not None and loss["p_loss"] <= ALPHA for loss in losses])
+    fast = (table["training_low"] >= ratio).to_numpy()
+    slow = (table["training_high"] < ratio).to_numpy()
+    best = table.loc[table["training"].idxmax()]
+    interval = Interval(best["training"], best["training_low"], best["training_high"])
+    verdict: Verdict = "inconclusive"
+    if (fast & kept).any():
+        verdict = "reproduced"
+    elif (slow | lost).all():
+        verdict = "not reproduced"
+    text = (f"training steps {interval} times as fast, policy {best['policy']} in "
+            f"{best['precision']} on {best['device']}")  # fmt: skip
+    known = sum(loss is not None for loss in losses)
+    text += f"; reward compared for {known} of {len(table)}, without loss in {kept.sum()}"
+    keys = tuple(dict.fromkeys(key for pair in table["keys"] for key in pair))
+    return Finding(verdict, text, interval, keys)
+
+
+def _loss(records: pd.DataFrame, row: pd.Series) -> pd.Series | None:
+    """The loss of this policy and precision; None where no reward was measured."""
+    if "returns" not in records:
+        return None
+    same = (records["policy"] == row["policy"]) & (records["device"] == row["device"])
+    losses = paired_losses(records[same])
+    if losses.empty:
+        return None
+    found = losses[losses["precision"] == row["precision"]]
+    return found.iloc[0] if len(found) else None
+
+
+def _ranges(rows: pd.DataFrame, name: str) -> list[str]:
+    return [f"{row[name]:.2f}x [{row[f'{name}_low']:.2f}, {row[f'{name}_high']:.2f}]"
+            for _, row in rows.iterrows()]  # fmt: skip

@@ -1,0 +1,178 @@
+"""QAT records -> one row a way of training, and what it gains over another."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from quarl_nb.report.losses import bits_of, percent, policy_label, returns_of
+from quarl_nb.report.seeds import over_seeds, p_above
+from quarl_nb.report.stats import MARGIN
+
+# precision, method, regularizer
+Way = tuple[str, str, str]
+FP32: Way = ("fp32", "none", "none")
+WAY = ["precision", "method", "regularizer"]
+PTQ = "ptq"
+
+
+def minmax(bits: int) -> Way:
+    """Trained at so many bits with monitored ranges."""
+    return (f"affine{bits}", "minmax", "none")
+
+
+def ptq(precision: str = "affine8") -> Way:
+    """Trained in float32 and quantized afterwards: the paper's 8*, by default."""
+    return (precision, PTQ, "none")
+
+
+def way_label(way: Way) -> str:
+    """As figures write it: fp32, 4 bits, 4 bits (lsq), 8* (PTQ), layer norm, noise of 4 bits."""
+    precision, method, regularizer = way
+    if regularizer.startswith("noise"):
+        return f"noise of {regularizer.removeprefix('noise')} bits"
+    if regularizer != "none":
+        return regularizer.replace("_", " ")
+    bits = bits_of(precision)
+    name = precision if bits is None else f"{bits} bits"
+    if method == PTQ:
+        return "8* (PTQ)" if precision == "affine8" else f"{name} (PTQ)"
+    return f"{name} (lsq)" if method == "lsq" else name
+
+
+def trainings(records: pd.DataFrame) -> pd.DataFrame:
+    """One row a trained policy, and one for each quantized copy of a float32 one.
+
+    Args:
+        records: `ResultStore.frame("qat")`.
+
+    Returns:
+        policy, algo, env_id, seed, precision, method, regularizer, bits, episodes, mean (return of
+        the policy over its episodes), training_s (NaN for copies), profile, key.
+    """
+    rows = []
+    for _, record in records.iterrows() if "returns" in records else ():
+        row = {name: record[name] for name in
+               ("policy", "algo", "env_id", "seed", *WAY, "profile", "key", "training_s")}
+        returns = returns_of(record)
+        rows.append(row | {"episodes": len(returns), "mean": returns.mean()})
+        copies = record.get("ptq_returns")
+        for precision, values in copies.items() if isinstance(copies, dict) else ():
+            copy = {"precision": precision, "method": PTQ, "training_s": np.nan}
+            rows.append(row | copy | {"episodes": len(values), "mean": float(np.mean(values))})
+    found = pd.DataFrame(rows, columns=["policy", "algo", "env_id", "seed", *WAY, "episodes",
+                                        "mean", "training_s", "profile", "key"])  # fmt: skip
+    return found.assign(bits=found["precision"].map(bits_of))
+
+
+def gains(rows: pd.DataFrame, way: Way, reference: Way = FP32) -> pd.DataFrame:
+    """What `way` earns more than `reference`, a row a policy that has both for common seeds.
+
+    Differences are taken seed by seed (same initial weights, same environments), as fractions of
+    |mean float32 return|, and their mean is tested by Student's t over seeds.
+
+    Args:
+        rows: of `trainings`.
+
+    Returns:
+        policy, seeds, episodes (fewest of a record), mean and reference (mean returns), gain, low,
+        high (95 %, NaN below `MIN_SEEDS`), p_gain, p_no_gain, p_loss, p_no_loss (small where it
+        gains, does not gain the margin, loses more than the margin, does not), keys.
+    """
+    found = []
+    for policy, group in rows.groupby("policy", sort=True):
+        ours, theirs, base = (_of(group, each) for each in (way, reference, FP32))
+        seeds = [seed for seed in ours.index if seed in theirs.index]
+        scale = abs(base["mean"].mean()) if len(base) else 0.0
+        if not seeds or scale == 0:
+            continue
+        ours, theirs = ours.loc[seeds], theirs.loc[seeds]
+        gain = ((ours["mean"] - theirs["mean"]) / scale).to_numpy(float)
+        interval = over_seeds(gain)
+        found.append({
+            "policy": policy, "seeds": len(seeds),
+            "episodes": int(min(ours["episodes"].min(), theirs["episodes"].min())),
+            "mean": ours["mean"].mean(), "reference": theirs["mean"].mean(),
+            "gain": interval.value, "low": interval.low, "high": interval.high,
+            "p_gain": p_above(gain, 0.0), "p_no_gain": p_above(-gain, -MARGIN),
+            "p_loss": p_above(-gain, MARGIN), "p_no_loss": p_above(gain, -MARGIN),
+            "keys": tuple(dict.fromkeys([*ours["key"], *theirs["key"]])),
+        })  # fmt: skip
+    columns = ["policy", "seeds", "episodes", "mean", "reference", "gain", "low", "high",
+               "p_gain", "p_no_gain", "p_loss", "p_no_loss", "keys"]  # fmt: skip
+    return pd.DataFrame(found, columns=columns)
+
+
+def way_table(rows: pd.DataFrame) -> pd.DataFrame:
+    """Every policy and way of training against float32.
+
+    Returns:
+        the columns of `gains`, and algo, env_id, precision, method, regularizer, bits, mean_low,
+        mean_high (95 %, over seeds), slowdown (training time over float32's; NaN for copies).
+    """
+    found = []
+    for keys, group in rows.groupby(["policy", *WAY], sort=True):
+        policy, way = str(keys[0]), tuple(map(str, keys[1:]))
+        same = rows[rows["policy"] == policy]
+        seconds = _of(same, FP32)["training_s"].mean()
+        mean = over_seeds(group["mean"].tolist())
+        for gain in gains(same, way).to_dict("records"):  # type: ignore[arg-type]  # three names
+            found.append({
+                **gain, **dict(zip(WAY, way, strict=True)), "bits": group["bits"].iloc[0],
+                "algo": group["algo"].iloc[0], "env_id": group["env_id"].iloc[0],
+                "mean_low": mean.low, "mean_high": mean.high,
+                "slowdown": group["training_s"].mean() / seconds,
+            })  # fmt: skip
+    return pd.DataFrame(found)
+
+
+def qat_tables(records: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """`way_table`, tidy and for reading: a row a policy, a column a way of training."""
+    tidy = way_table(trainings(records))
+    if tidy.empty:
+        return tidy, tidy
+    ways = [tuple(way) for way in tidy[WAY].to_numpy()]
+    shown = tidy.assign(
+        policy=tidy["policy"].map(policy_label), way=[way_label(way) for way in ways],
+        text=[_mean_text(row) for _, row in tidy.iterrows()],
+    )  # fmt: skip
+    order = [way_label(way) for way in sorted(set(ways), key=_order)]
+    shown = shown.pivot(index="policy", columns="way", values="text").reindex(columns=order)
+    return tidy, shown.fillna("")
+
+
+def eight_bits_table(rows: pd.DataFrame) -> pd.DataFrame:
+    """What 8 bits gain, of |float32 return|, for reading: a row a policy, a column a comparison."""
+    pairs = {"QAT over fp32": (minmax(8), FP32), "8* over fp32": (ptq(), FP32),
+             "QAT over 8*": (minmax(8), ptq())}  # fmt: skip
+    columns = {}
+    for name, pair in pairs.items():
+        found = [row for _, row in gains(rows, *pair).iterrows()]
+        columns[name] = {policy_label(row["policy"]): _gain_text(row) for row in found}
+    return pd.DataFrame(columns)
+
+
+def _of(rows: pd.DataFrame, way: Way) -> pd.DataFrame:
+    chosen = (rows[WAY] == list(way)).all(axis=1)
+    return rows[chosen].drop_duplicates("seed").set_index("seed").sort_index()
+
+
+def _order(way: Way) -> tuple[int, int, str]:
+    kinds = {"none": 0, "minmax": 1, "lsq": 2, PTQ: 3}
+    bits = bits_of(way[0]) or 0
+    return (kinds[way[1]] if way[2] == "none" else 4), -bits, way[2]
+
+
+def _gain_text(row: pd.Series) -> str:
+    text = percent(row["gain"])
+    if np.isnan(row["low"]):
+        return text
+    return f"{text} [{percent(row['low'])}, {percent(row['high'])}]"
+
+
+def _mean_text(row: pd.Series) -> str:
+    digits = 0 if abs(row["mean"]) >= 1000 else 1
+    mean = f"{row['mean']:.{digits}f}"
+    if np.isnan(row["mean_low"]):
+        return mean
+    return f"{mean} [{row['mean_low']:.{digits}f}, {row['mean_high']:.{digits}f}]"

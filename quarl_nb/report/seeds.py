@@ -1,0 +1,39 @@
+"""Statistics over training seeds: few, and the only ones that tell how another training fares."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from scipy.stats import t as student
+
+from quarl_nb.report.stats import ALPHA, Interval
+
+# Below this Student's t says next to nothing (two seeds: 12.7 standard errors).
+MIN_SEEDS = 3
+
+
+def over_seeds(values: Sequence[float], alpha: float = ALPHA) -> Interval:
+    """Mean of one number a seed and its Student's t interval; without ends for too few seeds."""
+    x = np.asarray(values, float)
+    if len(x) < MIN_SEEDS:
+        return Interval(float(x.mean()), float("nan"), float("nan"))
+    reach = float(student.ppf(1 - alpha / 2, len(x) - 1)) * _error(x)
+    return Interval(float(x.mean()), float(x.mean() - reach), float(x.mean() + reach))
+
+
+def p_above(values: Sequence[float], bound: float) -> float:
+    """One-sided p-value of "the mean is at most `bound`": small where it is above.
+
+    1 for fewer than `MIN_SEEDS` values, which decide nothing; 0 or 1 where all are equal.
+    """
+    x = np.asarray(values, float)
+    if len(x) < MIN_SEEDS:
+        return 1.0
+    if (error := _error(x)) == 0:
+        return 0.0 if x.mean() > bound else 1.0
+    return float(student.sf((x.mean() - bound) / error, len(x) - 1))
+
+
+def _error(x: np.ndarray) -> float:
+    return float(x.std(ddof=1) / np.sqrt(len(x)))

@@ -1,0 +1,224 @@
+"""Half-precision training: the time of DQN's updates on Pong, by size of the policy.
+
+Autocast computes the features extractor in half precision; parameters, gradients and the
+optimizer's state stay fp32. Frames and convolutions are channels_last in every precision.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+from stable_baselines3 import DQN
+from stable_baselines3.common.logger import Logger
+
+from quarl_nb.energy import EnergyMeter
+from quarl_nb.errors import QuarlError, check_choice
+from quarl_nb.rl.evaluate import evaluate
+from quarl_nb.rl.fast_cnn import PRECISIONS, LossScaler
+from quarl_nb.rl.model import make_model
+from quarl_nb.rl.policies import PolicyNet
+from quarl_nb.rl.recipes import Recipe, get_recipe
+from quarl_nb.studies.ptq import ATARI_EPISODES, FIRST_SEED
+from quarl_nb.studies.watched import Schedule, train_watched
+from quarl_nb.study import Measurement
+
+# Filters of the three convolutions, and units of the layer after them. The paper's zoo is "3 Layer
+# Conv (128) + 128 FC": read here as 128 filters each, where data/policies have 32, 64 and 64.
+POLICIES = {
+    "A": ((128, 128, 128), 128), "B": ((512, 512, 512), 512), "C": ((1024, 1024, 1024), 2048),
+}  # fmt: skip
+RECIPE = "dqn-PongNoFrameskip-v4"
+DEVICES = ("cpu", "cuda")
+BUFFER_SIZE = 10_000  # Table 5
+
+
+@dataclass(frozen=True)
+class MixedPrecisionStudy:
+    """Policies x precisions x devices.
+
+    Parameters: `policies` (A, B, C), `precisions` (fp32, bf16, fp16; fp16 on cuda only), `devices`
+    (cuda where there is one), `repeats` (timed updates), `stored` (transitions in the buffer while
+    they are timed), `run_steps` (of the short run), `converge` (policies that are also trained),
+    `timesteps`, `evaluations`, `eval_episodes`, `episodes`, `first_seed` (of that), `seed`.
+    """
+
+    name: str
+    profiles: Mapping[str, Mapping[str, Any]] = field(hash=False)
+    schema_version: int = 1
+    timed: bool = True
+
+    def cells(self, parameters: Mapping[str, Any]) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+        """The matrix: (cell, budget) of every policy, device, and precision that it has."""
+        for name in (*parameters["policies"], *parameters["converge"]):
+            check_choice("policy", name, POLICIES)
+        for precision in parameters["precisions"]:
+            check_choice("precision of training", precision, PRECISIONS)
+        for device in parameters["devices"]:
+            check_choice("device", device, DEVICES)
+        if parameters["run_steps"] < 1 or parameters["repeats"] < 1:
+            raise QuarlError("repeats and run_steps must be at least 1")
+        recipe = get_recipe(RECIPE)
+        timing = {name: parameters[name] for name in ("repeats", "stored", "run_steps")}
+        training = {name: parameters[name] for name in
+                    ("timesteps", "evaluations", "eval_episodes", "episodes", "first_seed")}
+        found = []
+        for policy in parameters["policies"]:
+            budget = timing | (training if policy in parameters["converge"] else {})
+            for device in parameters["devices"]:
+                for precision in parameters["precisions"]:
+                    if device == "cuda" and not torch.cuda.is_available():
+                        continue
+                    if (device, precision) == ("cpu", "fp16"):
+                        continue  # no CPU of ours computes in it
+                    cell = {"policy": policy, "algo": recipe.algo, "env_id": recipe.env_id,
+                            "precision": precision, "device": device, "seed": parameters["seed"]}
+                    found.append((cell, budget))
+        return found
+
+    def measure(self, cell: Mapping[str, Any], budget: Mapping[str, Any]) -> Measurement:
+        """Time updates, environment steps and a short run; train, if the budget says so."""
+        torch.set_num_threads(1)
+        recipe = sized_recipe(cell["policy"], cell["precision"])
+        measured = timings(make_dqn(recipe, cell), recipe, budget)
+        measured["filters"], measured["units"] = POLICIES[cell["policy"]]
+        arrays: dict[str, np.ndarray] = {}
+        if "timesteps" in budget:
+            returns, arrays = converge(make_dqn(recipe, cell), recipe.env_id, budget)
+            measured |= returns
+        extra = {"hyperparameters_source": recipe.source, "device_name": device_name(cell)}
+        return Measurement(measured, backend="torch", arrays=arrays, extra=extra)
+
+
+def sized_recipe(policy: str, precision: str) -> Recipe:
+    """DQN on Pong with the network of `policy`, its features computed in `precision`."""
+    recipe = get_recipe(RECIPE)
+    filters, units = POLICIES[policy]
+    options = dict(features_dim=units, filters=filters, precision=precision)
+    policy_kwargs = recipe.hyperparameters["policy_kwargs"] | {"features_extractor_kwargs": options}
+    changed = {"policy_kwargs": policy_kwargs, "buffer_size": BUFFER_SIZE}
+    return replace(recipe, hyperparameters=recipe.hyperparameters | changed)
+
+
+def make_dqn(recipe: Recipe, cell: Mapping[str, Any]) -> DQN:
+    """The algorithm on its device, with a loss scaler in fp16."""
+    model = make_model(recipe, cell["seed"], device=cell["device"])
+    assert isinstance(model, DQN)
+    if cell["precision"] == "fp16":
+        LossScaler([model.q_net.features_extractor], model.policy.optimizer)
+    return model
+
+
+def timings(model: DQN, recipe: Recipe, budget: Mapping[str, Any]) -> dict[str, Any]:
+    """What a step of training is made of, and what it takes altogether.
+
+    Returns:
+        update_s, update_cpu_s: every timed `DQN.train` of one batch, wall and CPU seconds; act_s,
+        act_cpu_s, env_step_s, env_step_cpu_s: medians of one decision and of one environment step
+        (four frames); train_freq: steps an update; steps_per_s and run_energy (as a record's
+        `energy`) of `run_steps` steps of `learn`, updates included; parameters: how many the policy
+        has; batch_size.
+    """
+    model.set_logger(Logger(folder=None, output_formats=[]))
+    env_steps = fill_buffer(model, budget["stored"])
+    batch_size = recipe.hyperparameters["batch_size"]
+    updates = [timed(model, lambda: model.train(1, batch_size))
+               for _ in range(1 + budget["repeats"])][1:]  # the first allocates
+    obs = np.zeros((1, *model.observation_space.shape), np.uint8)  # type: ignore[misc]  # a Box
+    acts = [timed(model, lambda: model.policy.predict(obs, deterministic=True))
+            for _ in range(1 + budget["repeats"])][1:]
+    model.learning_starts = 0
+    # The exploration of a long run's end: nearly every action is the network's.
+    model.exploration_schedule = lambda _: recipe.hyperparameters["exploration_final_eps"]
+    steps = budget["run_steps"]
+    with EnergyMeter() as meter:
+        run_s, _ = timed(model, lambda: model.learn(steps))
+    assert model.env is not None
+    model.env.close()
+    return {
+        "update_s": [wall_s for wall_s, _ in updates],
+        "update_cpu_s": [cpu_s for _, cpu_s in updates],
+        **dict(zip(("act_s", "act_cpu_s"), np.median(acts, axis=0), strict=True)),
+        **dict(zip(("env_step_s", "env_step_cpu_s"), np.median(env_steps, axis=0), strict=True)),
+        "train_freq": recipe.hyperparameters["train_freq"], "batch_size": batch_size,
+        "steps_per_s": model.num_timesteps / run_s, "run_energy": meter.as_record(),
+        "parameters": sum(p.numel() for p in model.q_net.parameters()),
+    }  # fmt: skip
+
+
+def fill_buffer(model: DQN, n: int) -> list[tuple[float, float]]:
+    """Store `n` transitions of random actions; wall and CPU seconds of each environment step."""
+    env, buffer = model.env, model.replay_buffer
+    assert env is not None and buffer is not None
+    model.action_space.seed(0)
+    times, obs = [], env.reset()
+    for _ in range(n):
+        action = np.array([model.action_space.sample()])
+        started = time.perf_counter(), time.process_time()
+        new_obs, reward, done, infos = env.step(action)
+        times.append((time.perf_counter() - started[0], time.process_time() - started[1]))
+        buffer.add(obs, new_obs, action, reward, done, infos)  # type: ignore[arg-type]  # arrays
+        obs = new_obs
+    return times
+
+
+def timed(model: DQN, work: Callable[[], Any]) -> tuple[float, float]:
+    """Wall and CPU seconds of `work`, all that it has started on a GPU included.
+
+    On one thread the two agree, unless something else runs on the machine.
+    """
+    on_gpu = model.device.type == "cuda"
+    if on_gpu:
+        torch.cuda.synchronize()
+    started = time.perf_counter(), time.process_time()
+    work()
+    if on_gpu:
+        torch.cuda.synchronize()
+    return time.perf_counter() - started[0], time.process_time() - started[1]
+
+
+def converge(
+    model: DQN, env_id: str, budget: Mapping[str, Any]
+) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """Train: returns of the best policy (run in fp32) and the curves of training."""
+    schedule = Schedule(budget["timesteps"], 0, budget["evaluations"], budget["eval_episodes"])
+    assert model.env is not None
+    try:
+        trained = train_watched(
+            model, env_id, schedule, lambda m: PolicyNet.from_sb3(m, env_id=env_id), []
+        )
+    finally:
+        model.env.close()
+    seeds = range(budget["first_seed"], budget["first_seed"] + budget["episodes"])
+    result = evaluate(trained.net, env_id, seeds)
+    measured = {
+        "returns": result.returns, "lengths": result.lengths, "seeds": result.seeds,
+        "timesteps": model.num_timesteps, "best_timesteps": trained.best_timesteps,
+        "training_s": trained.training_s,
+    }  # fmt: skip
+    return measured, trained.curves
+
+
+def device_name(cell: Mapping[str, Any]) -> str | None:
+    """The GPU's; None for the CPU, which a record's provenance names."""
+    return torch.cuda.get_device_name() if cell["device"] == "cuda" else None
+
+
+SMOKE = {"policies": ["A"], "precisions": ["fp32", "bf16"], "devices": ["cpu"], "repeats": 2,
+         "stored": 64, "run_steps": 8, "converge": [], "timesteps": 1, "evaluations": 1,
+         "eval_episodes": 1, "episodes": 1, "first_seed": FIRST_SEED, "seed": 0}  # fmt: skip
+QUICK = SMOKE | {"repeats": 5, "stored": 500}
+FULL = QUICK | {
+    "policies": ["A", "B", "C"],
+    "precisions": ["fp32", "bf16", "fp16"], "devices": ["cpu", "cuda"], "repeats": 30,
+    "stored": 2_000, "run_steps": 200, "converge": ["A"], "timesteps": 250_000, "evaluations": 10,
+    "eval_episodes": 5, "episodes": ATARI_EPISODES,
+}  # fmt: skip
+
+MIXED_PRECISION = MixedPrecisionStudy(
+    "mixed_precision", {"smoke": SMOKE, "quick": QUICK, "full": FULL}
+)

@@ -1,0 +1,212 @@
+"""Quantization-aware training (Appendix B.2, Figure 5): returns against the bits trained with.
+
+Each cell trains a policy from scratch by its recipe, keeps the one that evaluates best, and runs
+it on the study's common seeds. What float32 training gives is also quantized afterwards (PTQ),
+which is the paper's ``8*``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from stable_baselines3.common.base_class import BaseAlgorithm
+from stable_baselines3.common.callbacks import BaseCallback
+
+from quarl_nb.errors import QuarlError, check_choice
+from quarl_nb.quant import parse_precision, weight_statistics
+from quarl_nb.quant.qat import METHODS
+from quarl_nb.rl.envs import is_atari
+from quarl_nb.rl.evaluate import evaluate
+from quarl_nb.rl.model import make_model
+from quarl_nb.rl.policies import PolicyNet
+from quarl_nb.rl.qat import export_qat, is_quantized, prepare_qat
+from quarl_nb.rl.recipes import Recipe, get_recipe
+from quarl_nb.studies.ptq import ATARI_EPISODES, FIRST_SEED, quantize_policy
+from quarl_nb.studies.regularizers import (
+    noise_for_quantization,
+    normalize_hidden_layers,
+    with_layer_norm,
+)
+from quarl_nb.studies.watched import Schedule, train_watched
+from quarl_nb.study import Measurement
+
+LAYER_NORM = "layer_norm"
+_NOISE = re.compile(r"noise([2-9]|1[0-6])")
+Export = Callable[[BaseAlgorithm], PolicyNet | None]
+
+
+@dataclass(frozen=True)
+class QATStudy:
+    """Recipes x (precision, method, regularizer) x training seeds.
+
+    Parameters: `policies` (names of recipes), `precisions` (fp32, affine2..affine16), `lsq` (those
+    trained with learned steps too), `ptq` (precisions to which the float32 policies are quantized
+    afterwards), `regularizers` (of float32 training, in place of quantization: layer_norm, or
+    noise2..noise16, Gaussian noise on the weights as large as their error at so many bits) for the
+    policies in `regularized`, `seeds` (of training; on Atari only the first), `max_timesteps` (or
+    the recipe's steps, if fewer), `quant_delay` (a fraction of them), `evaluations` and
+    `eval_episodes` (during training), `episodes` (at most 30 on Atari), `first_seed`.
+    """
+
+    name: str
+    profiles: Mapping[str, Mapping[str, Any]] = field(hash=False)
+    schema_version: int = 1
+    timed: bool = False
+
+    def cells(self, parameters: Mapping[str, Any]) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+        """The matrix: (cell, budget) of every policy, way of training and seed."""
+        found = []
+        regularized = [get_recipe(name).name for name in parameters["regularized"]]
+        for name in parameters["policies"]:
+            recipe = get_recipe(name)
+            ways = list(_ways(parameters, recipe, name in regularized))
+            budget = _budget(parameters, recipe)
+            seeds = parameters["seeds"][:1] if is_atari(recipe.env_id) else parameters["seeds"]
+            for precision, method, regularizer in ways:
+                # Beside its own returns a float32 policy has those of its quantized copies.
+                ptq = {"ptq": parameters["ptq"]} if method == regularizer == "none" else {}
+                for seed in seeds:
+                    cell = {"policy": name, "algo": recipe.algo, "env_id": recipe.env_id,
+                            "precision": precision, "method": method,
+                            "regularizer": regularizer, "seed": seed}  # fmt: skip
+                    found.append((cell, budget | ptq))
+        return found
+
+    def measure(self, cell: Mapping[str, Any], budget: Mapping[str, Any]) -> Measurement:
+        """Train one policy and run its episodes."""
+        torch.set_num_threads(1)
+        recipe = replace(get_recipe(cell["policy"]), timesteps=budget["timesteps"])
+        model = make_model(recipe, cell["seed"])
+        assert model.env is not None
+        try:
+            callbacks, export = prepare(model, recipe, cell, budget["quant_delay"])
+            schedule = Schedule(recipe.timesteps, budget["quant_delay"], budget["evaluations"],
+                                budget["eval_episodes"])  # fmt: skip
+            trained = train_watched(model, recipe.env_id, schedule, export, callbacks)
+        finally:
+            model.env.close()
+        seeds = range(budget["first_seed"], budget["first_seed"] + budget["episodes"])
+        result = evaluate(trained.net, recipe.env_id, seeds)
+        weights = weight_statistics(trained.net, parse_precision("affine8"))
+        measured = {
+            "returns": result.returns,
+            "lengths": result.lengths,
+            "seeds": result.seeds,
+            "timesteps": model.num_timesteps,
+            "best_timesteps": trained.best_timesteps,
+            "training_s": trained.training_s,
+            **{name: [row[name] for row in weights]
+               for name in ("layer", "range", "std", "range_over_std")},
+        }  # fmt: skip
+        if "ptq" in budget:
+            measured["ptq_returns"] = {
+                precision: evaluate(
+                    quantize_policy(trained.net, parse_precision(precision), recipe.env_id),
+                    recipe.env_id, seeds,
+                ).returns
+                for precision in budget["ptq"]
+            }  # fmt: skip
+        extra = {"hyperparameters_source": recipe.source}
+        return Measurement(measured, backend="simulated", arrays=trained.curves, extra=extra)
+
+
+def _ways(
+    parameters: Mapping[str, Any], recipe: Recipe, regularized: bool
+) -> Iterator[tuple[str, str, str]]:
+    """(precision, method, regularizer) of every way to train this policy, each checked."""
+    for precision in parameters["precisions"]:
+        yield precision, "minmax" if _bits(precision) else "none", "none"
+    for precision in parameters["lsq"]:
+        if not _bits(precision):
+            raise QuarlError("lsq quantizes: allowed are affine2..affine16, not fp32")
+        yield precision, "lsq", "none"
+    for regularizer in parameters["regularizers"] if regularized else ():
+        if regularizer != LAYER_NORM and not _NOISE.fullmatch(regularizer):
+            check_choice("regularizer", regularizer, (LAYER_NORM, "noise2", "...", "noise16"))
+        if regularizer == LAYER_NORM and is_atari(recipe.env_id):
+            raise QuarlError(f"{recipe.name}: layer_norm is for policies without convolutions")
+        yield "fp32", "none", regularizer
+    for precision in parameters["ptq"]:
+        parse_precision(precision)
+
+
+def _budget(parameters: Mapping[str, Any], recipe: Recipe) -> dict[str, Any]:
+    fraction, timesteps = parameters["quant_delay"], parameters["max_timesteps"]
+    if not 0 <= fraction < 1:
+        raise QuarlError(f"quant_delay {fraction} is no fraction of the run: allowed 0 to below 1")
+    for name in ("max_timesteps", "evaluations", "eval_episodes", "episodes"):
+        if parameters[name] < 1:
+            raise QuarlError(f"{name} must be at least 1, not {parameters[name]}")
+    timesteps = min(timesteps, recipe.timesteps)
+    episodes = parameters["episodes"]
+    if is_atari(recipe.env_id):
+        episodes = min(episodes, ATARI_EPISODES)
+    return {"timesteps": timesteps, "quant_delay": int(fraction * timesteps),
+            "evaluations": parameters["evaluations"],
+            "eval_episodes": parameters["eval_episodes"],
+            "episodes": episodes, "first_seed": parameters["first_seed"]}  # fmt: skip
+
+
+def _bits(precision: str) -> int | None:
+    """4 of affine4, None of fp32; QuarlError for what cannot be trained with."""
+    parsed = parse_precision(precision)
+    if parsed.weight is not None and precision.startswith("affine"):
+        return parsed.weight.bits
+    if precision != "fp32":
+        raise QuarlError(f"cannot train in precision {precision!r}; allowed: fp32, affine2..16")
+    return None
+
+
+def prepare(
+    model: BaseAlgorithm, recipe: Recipe, cell: Mapping[str, Any], quant_delay: int
+) -> tuple[list[BaseCallback], Export]:
+    """Make a model train as its cell says: callbacks for `learn`, and how to get its policy."""
+
+    def plain(model: BaseAlgorithm) -> PolicyNet:
+        return PolicyNet.from_sb3(model, env_id=recipe.env_id)
+
+    def quantized(model: BaseAlgorithm) -> PolicyNet | None:
+        return export_qat(model, env_id=recipe.env_id) if is_quantized(model) else None
+
+    if cell["regularizer"] == LAYER_NORM:
+        normalize_hidden_layers(model, recipe.algo)
+        return [], lambda model: with_layer_norm(plain(model))
+    if noise := _NOISE.fullmatch(cell["regularizer"]):
+        callback = prepare_qat(model, int(noise[1]), quant_delay=quant_delay)
+        noise_for_quantization(model, int(noise[1]))
+        return [callback], quantized
+    bits = _bits(cell["precision"])
+    if bits is None:
+        return [], plain
+    check_choice("quantization-aware method", cell["method"], METHODS)
+    callback = prepare_qat(model, bits, quant_delay=quant_delay, method=cell["method"])
+    return [callback], quantized
+
+
+WIDTHS = [f"affine{bits}" for bits in range(2, 9)]
+CLASSIC = ["ppo-CartPole-v1", "a2c-CartPole-v1", "dqn-CartPole-v1"]
+SMOKE = {"policies": ["ppo-CartPole-v1"], "precisions": ["fp32", "affine4"], "lsq": [],
+         "ptq": ["affine8"], "regularizers": [], "regularized": [], "seeds": [0],
+         "max_timesteps": 2_048, "quant_delay": 0.5, "evaluations": 2, "eval_episodes": 3,
+         "episodes": 5, "first_seed": FIRST_SEED}  # fmt: skip
+QUICK = SMOKE | {"policies": CLASSIC[:2], "precisions": ["fp32", "affine8", "affine4", "affine2"],
+                 "ptq": ["affine8", "int8"], "max_timesteps": 10_000, "evaluations": 2,
+                 "eval_episodes": 5, "episodes": 20}  # fmt: skip
+# The three kinds of Figure 5: classic control, MuJoCo (for PyBullet), Atari.
+FULL = QUICK | {
+    "policies": [
+        *CLASSIC, *(f"{algo}-MountainCarContinuous-v0" for algo in ("ppo", "a2c", "ddpg")),
+        *(f"{algo}-HalfCheetah-v5" for algo in ("ppo", "a2c", "ddpg")),
+        *(f"{algo}-PongNoFrameskip-v4" for algo in ("ppo", "a2c", "dqn")),
+    ],
+    "precisions": ["fp32", *WIDTHS], "lsq": ["affine2", "affine3", "affine4"],
+    "ptq": [*WIDTHS, "int8"], "regularizers": [LAYER_NORM, "noise2", "noise4", "noise6", "noise8"],
+    "regularized": [*CLASSIC, "ppo-HalfCheetah-v5", "a2c-HalfCheetah-v5"], "seeds": [0, 1, 2],
+    "max_timesteps": 500_000, "evaluations": 10, "episodes": 100,
+}  # fmt: skip
+
+QAT = QATStudy("qat", {"smoke": SMOKE, "quick": QUICK, "full": FULL})

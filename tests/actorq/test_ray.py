@@ -1,0 +1,287 @@
+"""Actors on a Ray cluster: the same meaning as processes, nothing hangs, nothing is left."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+import time
+from collections import defaultdict
+from multiprocessing import resource_tracker
+
+import numpy as np
+import psutil
+import pytest
+
+from quarl_nb.actorq import ActorQ
+from quarl_nb.actorq.learner import Learner
+from quarl_nb.errors import QuarlError
+
+TAG = "QUARL_NB_TEST"  # in the environment of all that a test starts, however it is reparented
+GONE_S = 20.0
+SLEEP = [sys.executable, "-c", "import time; time.sleep(1000)  # as a process of ray"]
+
+pytestmark = pytest.mark.timeout(600)  # Ray needs half a minute to start on a busy machine
+
+
+def tagged():
+    """Processes that this test started, itself apart."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get(TAG) == os.environ[TAG] and process.pid != os.getpid():
+                found.append(process)
+        except (psutil.Error, OSError):
+            continue
+    return found
+
+
+def workers(title):
+    """Worker processes of Ray whose title begins so."""
+    return [p for p in tagged() if "".join(p.cmdline()).startswith(f"ray::{title}")]
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left_running(monkeypatch, request):
+    resource_tracker.ensure_running()  # multiprocessing's own, once for all tests
+    monkeypatch.setenv(TAG, f"{os.getpid()} {request.node.name}")
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    yield
+    assert not psutil.wait_procs(tagged(), timeout=GONE_S)[1]
+
+
+@pytest.fixture
+def two_nodes(nothing_is_left_running, monkeypatch):
+    """A cluster of two nodes with two CPUs each; ActorQ finds it by RAY_ADDRESS."""
+    pytest.importorskip("ray")
+    from ray.cluster_utils import Cluster
+
+    cluster = Cluster()
+    try:
+        for _ in range(2):
+            cluster.add_node(num_cpus=2)
+    except Exception:  # Ray gives a node half a minute to start, and leaves its processes
+        for process in tagged():
+            process.kill()
+        raise
+    monkeypatch.setenv("RAY_ADDRESS", cluster.address)
+    yield cluster
+    cluster.shutdown()
+
+
+@pytest.fixture
+def slow_counter(counter):
+    class Slow(counter):
+        def step(self, action):
+            time.sleep(0.001)
+            return super().step(action)
+
+    return Slow
+
+
+def ray_actorq(model, env=None, **options):
+    return ActorQ(model, env, engine="ray", **options)
+
+
+def test_int8_actors_train_a_dqn_on_a_cluster_of_its_own(small_dqn):
+    ray = pytest.importorskip("ray")
+    actorq = ray_actorq(small_dqn(), n_actors=2, pull_period=50, samples_per_insert=8)
+    seen = []
+
+    def watch(result):
+        seen.append(len(workers("RemoteActor")))
+
+    result = actorq.learn(1000, progress_bar=False, on_message=watch)
+    assert 1000 <= result.steps <= 1000 + 2 * 50 and result.stopped == "done"
+    # As in processes: 8 samples an insert, batches of 8, two messages of tolerance an actor.
+    assert abs(result.updates - (1000 - 20)) <= 3 * 2 * 50
+    assert result.restarts == 0 and result.published > 2 and result.pulls >= 2 * 8
+    assert {e.actor for e in result.episodes} == {0, 1}
+    assert all(age >= 0 for age in result.ages)
+    assert set(seen) == {2} and not ray.is_initialized()
+
+
+def test_without_ray_the_extra_is_named(small_dqn, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    monkeypatch.delitem(sys.modules, "quarl_nb.actorq.ray", raising=False)
+    with pytest.raises(QuarlError, match=r"^engine 'ray' needs pip install 'quarl_nb\[ray\]'$"):
+        ray_actorq(small_dqn()).learn(100, progress_bar=False)
+
+
+def test_an_unreachable_or_foreign_address_is_one_line_and_no_hang(small_dqn, monkeypatch):
+    engine = pytest.importorskip("quarl_nb.actorq.ray", exc_type=QuarlError)
+    monkeypatch.setattr(engine, "CONNECT_S", 5.0)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        messages = {
+            f"127.0.0.1:{port}": f"what is at RAY_ADDRESS 127.0.0.1:{port} is no Ray cluster",
+            "127.0.0.1:1": "no Ray cluster at RAY_ADDRESS 127.0.0.1:1: .*refused",
+            "ray://head:10001": "RAY_ADDRESS is 'ray://head:10001'; allowed: host:port, auto",
+            "head": "RAY_ADDRESS is 'head'",
+        }
+        for address, message in messages.items():
+            monkeypatch.setenv("RAY_ADDRESS", address)
+            started = time.monotonic()
+            with pytest.raises(QuarlError, match=message) as error:
+                ray_actorq(small_dqn(), n_actors=1).learn(100, progress_bar=False)
+            assert "\n" not in str(error.value) and time.monotonic() - started < 30
+
+
+def test_a_cluster_that_fails_to_start_is_one_line_and_leaves_nothing(small_dqn, monkeypatch):
+    engine = pytest.importorskip("quarl_nb.actorq.ray", exc_type=QuarlError)
+    started = []
+
+    def fail(*arguments, **options):
+        started.append(subprocess.Popen(SLEEP))
+        raise Exception("The current node timed out during startup.\nMore.")
+
+    monkeypatch.setattr(engine.ray, "init", fail)
+    with pytest.raises(QuarlError, match="^Ray at local: The current node timed out .*startup.$"):
+        ray_actorq(small_dqn(), n_actors=1).learn(100, progress_bar=False)
+    assert started and not psutil.pid_exists(started[0].pid)
+
+
+@pytest.mark.slow
+def test_versions_never_go_backwards_and_large_messages_cross_nodes(
+    small_dqn, counter, two_nodes, monkeypatch
+):
+    class Wide(counter):  # a message of 50 steps is 0.8 MB: it passes through the object store
+        import gymnasium
+
+        observation_space = gymnasium.spaces.Box(0, 1000, (2000,), np.float32)
+
+        def _obs(self):
+            return np.full(2000, self.t, np.float32)
+
+    versions = defaultdict(list)
+    insert = Learner.insert
+
+    def record(self, transitions):
+        versions[transitions.actor].append(transitions.version)
+        insert(self, transitions)
+
+    monkeypatch.setattr(Learner, "insert", record)
+    actorq = ray_actorq(small_dqn(Wide()), Wide, n_actors=2, pull_period=10, publish_period=1)
+    result = actorq.learn(3000, progress_bar=False)
+    assert result.stopped == "done" and result.restarts == 0
+    assert set(versions) == {0, 1}
+    for seen in versions.values():
+        assert seen == sorted(seen) and len(set(seen)) > 10
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("victim", ["RemoteActor", "RemoteQuantizer"])
+def test_a_killed_worker_is_started_again_and_the_run_goes_on(
+    small_dqn, slow_counter, two_nodes, victim
+):
+    killed = []
+
+    def kill_once(result):
+        if result.steps >= 500 and not killed:
+            (process,) = workers(victim)
+            process.kill()
+            killed.append(process)
+
+    # The only actor: without its successor the run would never end.
+    model = small_dqn(slow_counter())
+    actorq = ray_actorq(model, slow_counter, n_actors=1, pull_period=50)
+    result = actorq.learn(2000, progress_bar=False, on_message=kill_once)
+    assert killed and result.steps >= 2000 and result.restarts == 1
+
+
+@pytest.mark.slow
+def test_a_removed_node_takes_its_actor_with_it_and_the_run_goes_on(
+    small_dqn, slow_counter, two_nodes
+):
+    lost = []
+    lost_at = 0
+
+    def remove_once(result):
+        nonlocal lost_at
+        if result.steps >= 500 and not lost:
+            (node,) = two_nodes.worker_nodes
+            raylet = psutil.Process(node.all_processes["raylet"][0].process.pid)
+            lost.extend(set(raylet.children()) & set(workers("RemoteActor")))
+            two_nodes.remove_node(node, allow_graceful=False)
+            lost_at = result.steps
+        # Beyond what was under way from the lost actor: it acts again, on the other node.
+        late = {e.actor for e in result.episodes if e.steps > lost_at + 500}
+        if lost and late == {0, 1}:
+            raise KeyboardInterrupt
+
+    model = small_dqn(slow_counter())
+    actorq = ray_actorq(model, slow_counter, n_actors=2, pull_period=50)
+    result = actorq.learn(10**6, progress_bar=False, on_message=remove_once)
+    assert len(lost) == 1 and result.stopped == "interrupted"
+    assert 1 <= result.restarts <= 2  # the quantizer may have been there too
+
+
+@pytest.mark.slow
+def test_errors_are_named_and_a_cluster_that_was_there_goes_on(small_dqn, counter, two_nodes):
+    class Broken(counter):
+        def step(self, action):
+            if self.episode == 30:
+                raise ZeroDivisionError("no such wind")
+            return super().step(action)
+
+    actorq = ray_actorq(small_dqn(counter()), Broken, n_actors=1, transitions_per_message=10)
+    with pytest.raises(QuarlError, match="^actor 0: environment raised ZeroDivisionError"):
+        actorq.learn(10_000, progress_bar=False)
+    assert actorq.result.steps >= 150 and "ZeroDivisionError" in actorq.result.stopped
+
+    class Deadly(counter):
+        def reset(self, seed=None, options=None):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    with pytest.raises(QuarlError, match="^actor 0 was killed while it started$"):
+        ray_actorq(small_dqn(counter()), Deadly, n_actors=1).learn(100, progress_bar=False)
+    with pytest.raises(QuarlError, match="5 actors need 5 CPUs; the Ray cluster has 4"):
+        ray_actorq(small_dqn(), n_actors=5).learn(100, progress_bar=False)
+
+    def interrupt(result):
+        if result.steps >= 500:
+            raise KeyboardInterrupt
+
+    actorq = ray_actorq(small_dqn(), n_actors=2)
+    result = actorq.learn(10**6, progress_bar=False, on_message=interrupt)
+    assert result.stopped == "interrupted" and 500 <= result.steps < 1000
+    assert not psutil.wait_procs(workers("Remote"), timeout=GONE_S)[1]
+
+
+SCRIPT = """
+    import signal
+    from stable_baselines3 import DQN
+    from quarl_nb.actorq import ActorQ
+
+    if __name__ == "__main__":
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in background jobs
+        model = DQN("MlpPolicy", "CartPole-v1", learning_starts=20, batch_size=8, seed=0,
+                    buffer_size=5000, policy_kwargs=dict(net_arch=[8]), device="cpu")
+        result = ActorQ(model, n_actors=2, engine="ray").learn(
+            10**6, progress_bar=False, on_message=lambda result: print(result.steps, flush=True))
+        print(result.stopped, len(result.episodes) > 0)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGKILL])
+def test_a_stopped_or_killed_driver_leaves_nothing_of_its_own_cluster(tmp_path, ending):
+    script = tmp_path / "script.py"
+    script.write_text(textwrap.dedent(SCRIPT))
+    driver = subprocess.Popen(
+        [sys.executable, str(script)], stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    try:
+        while int(driver.stdout.readline()) < 1000:
+            assert driver.poll() is None
+        started = tagged()
+        assert len(started) > 5
+        if ending == signal.SIGINT:
+            os.killpg(driver.pid, ending)  # as a terminal does: to everybody in the foreground
+            out = driver.communicate(timeout=60)[0]
+            assert driver.returncode == 0 and out.splitlines()[-1] == "interrupted True"
+    finally:
+        driver.kill()
+        driver.communicate()
+    assert not psutil.wait_procs(started, timeout=GONE_S)[1]

@@ -1,0 +1,257 @@
+"""ActorQ's report against runs whose times, returns and costs are planted."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from quarl_nb.render import render_notebook
+from quarl_nb.report import actorq, actorq_figures, actorq_parts, site
+from quarl_nb.report import actorq_tables as tables
+from quarl_nb.report.actorq_runtime_rules import learner_waits_more
+from quarl_nb.report.style import NothingToDrawError
+from quarl_nb.report.testing import (
+    ENGINES,
+    INT8_S,
+    LEARNER_S,
+    ORT_S,
+    TASKS,
+    TORCH_S,
+    communications,
+    make_records,
+    make_run,
+    write_runs,
+)
+from quarl_nb.store import ResultStore
+
+
+def row_of(table: pd.DataFrame, **where: object) -> pd.Series:
+    for column, wanted in where.items():
+        table = table[table[column] == wanted]
+    assert len(table) == 1
+    return table.iloc[0]
+
+
+def test_the_running_mean_counts_episodes_not_evaluations() -> None:
+    returns = [[0.0, 2.0], [4.0, 6.0], [8.0, 10.0]]
+    # Windows of three episodes: 0 2 | 2 4 6 | 6 8 10.
+    assert actorq.running_mean(returns, window=3).tolist() == [1.0, 4.0, 8.0]
+    assert actorq.running_mean(returns, window=10).tolist() == [1.0, 3.0, 5.0]
+    assert actorq.running_mean([[5.0] * 10, [7.0] * 10]).tolist() == [5.0, 7.0]
+
+
+def test_curves_are_averaged_over_runs_on_a_common_grid() -> None:
+    runs = pd.DataFrame({"curve_wall_s": [[0, 10], [0, 20]],
+                         "curve_returns": [[[0] * 10, [100] * 10], [[0] * 10, [100] * 10]]})
+    curves = actorq.on_grid(runs, "curve_wall_s")
+    assert curves.x.tolist() == [0, 10, 20]
+    assert curves.values.tolist() == [[0, 100, 100], [0, 50, 100]]  # the first ended at 10 s
+    assert curves.mean.tolist() == [0, 75, 100]
+
+
+def test_a_level_is_first_reached_between_two_points_or_never() -> None:
+    x = np.array([0.0, 10, 20, 30])
+    curves = np.array([[0.0, 50, 100, 40], [0, 50, 60, 70], [90, 0, 100, 100]])
+    found = actorq.crossing(x, curves, np.array([75.0, 75, 75]))
+    assert found.tolist() == [15.0, np.inf, 0.0]
+    assert actorq.crossing(x, curves[:1], np.array([50.0])).tolist() == [10.0]
+
+
+def test_the_level_is_5_percent_below_the_best_also_where_returns_are_negative() -> None:
+    curves = np.array([[0.0, 100, 90], [-500, -100, -120], [9.5, 9.5, 9.5]])
+    levels = actorq.reward_level(curves)
+    assert levels[:2].tolist() == [95.0, -105.0]
+    assert np.isnan(levels[2])  # nothing was learned: there is no time to speak of
+
+
+def test_speedups_are_the_planted_ones_against_both_baselines() -> None:
+    found = actorq.speedups(make_records(["Walker Stand"]))
+    assert list(found["actor"]) == list(ENGINES) and set(found["runs"]) == {3}
+    int8, torch = (row_of(found, actor=name) for name in ("int8/onnxruntime", "fp32/torch"))
+    # Evaluated at 0, 1/3, 2/3 and 1 of 1000 steps: 95 is nine tenths of the way to the third.
+    assert int8["level"] == 95
+    assert int8["steps"] == pytest.approx(1000 * (1 / 3 + 0.9 / 3))
+    assert int8["updates"] == pytest.approx(int8["steps"] / 16)
+    assert torch["time_s"] == pytest.approx(TORCH_S / 4 * torch["steps"])
+    for name, step_s in (("speedup_torch", TORCH_S), ("speedup_ort", ORT_S)):
+        assert int8[name] == pytest.approx(step_s / INT8_S)
+        assert int8[f"{name}_low"] == pytest.approx(int8[f"{name}_high"])  # runs are alike
+    assert int8["steps_ratio"] == pytest.approx(1) and int8["final_loss"] == 0
+    assert int8["final_loss_p_equivalent"] < 0.05 and len(int8["keys"]) == 9
+
+
+def test_intervals_hold_the_estimate_and_grow_with_the_noise() -> None:
+    narrow, wide = (
+        row_of(actorq.speedups(make_records(["Walker Stand"], noise=noise)),
+               actor="int8/onnxruntime") for noise in (0.02, 0.2)
+    )  # fmt: skip
+    for row in (narrow, wide):
+        assert row["speedup_torch_low"] < row["speedup_torch"] < row["speedup_torch_high"]
+    assert wide["speedup_torch_high"] - wide["speedup_torch_low"] > \
+        5 * (narrow["speedup_torch_high"] - narrow["speedup_torch_low"])
+
+
+def test_one_run_has_no_interval_and_one_that_never_gets_there_no_time() -> None:
+    def returns(_: str, actor: str, seed: int) -> Sequence[float]:
+        return (0, 10, 20) if actor.startswith("int8") else (0, 50, 100)
+
+    found = actorq.speedups(make_records(["Walker Stand"], seeds=(0,), returns=returns))
+    int8, fp16 = (row_of(found, actor=name) for name in ("int8/onnxruntime", "fp16/torch"))
+    assert np.isnan(int8["time_s"]) and int8["speedup_torch"] == 0
+    assert int8["final_loss"] == pytest.approx(0.8)
+    assert fp16["speedup_torch"] > 1 and np.isnan(fp16["speedup_torch_low"])
+
+
+def test_only_runs_of_one_setting_are_compared() -> None:
+    fast = make_records(["Walker Stand"], ["int8/onnxruntime"], n_actors=8)
+    assert actorq.speedups(fast).empty  # no fp32 run beside them
+    both = pd.concat([fast, make_records(["Walker Stand"])], ignore_index=True)
+    assert set(actorq.speedups(both)["n_actors"]) == {4}
+    again = pd.concat([both, both], ignore_index=True)
+    assert set(actorq.speedups(again)["runs"]) == {3}  # a run counts once
+
+
+def test_a_step_is_the_slower_side_of_two_that_overlap() -> None:
+    parts = actorq_parts.step_parts(make_records(["Walker Stand"], seeds=(0,)))
+    torch = row_of(parts, actor="fp32/torch")
+    assert torch["inference"] == pytest.approx(8e-3) and torch["pull"] == pytest.approx(2e-4)
+    assert torch["actor_step_s"] == pytest.approx(TORCH_S)
+    assert torch["learner_step_s"] == pytest.approx(LEARNER_S / 4)
+    for name in ("predicted_step_s", "step_s"):
+        assert torch[name] == pytest.approx(TORCH_S / 4)
+    run = make_run("Walker Stand", "fp32/torch", 0, (), steps=100)
+    run |= {"n_actors": 2, "run_s": 8.0, "actor_s": {"environment": 1.0, "inference": 3.0},
+            "learner_s": {"insert": 1.0, "sample": 1.0, "train": 2.0, "publish": 3.0, "wait": 9.0}}
+    learner_bound = actorq_parts.step_parts(pd.DataFrame([run])).iloc[0]
+    assert learner_bound["actor_step_s"] == pytest.approx(0.04)
+    assert learner_bound["predicted_step_s"] == pytest.approx(0.07)  # 7 s of 100 steps > 4 s / 2
+    assert learner_bound["step_s"] == pytest.approx(0.08)
+
+
+def test_the_clock_is_the_loops_not_the_cells() -> None:
+    records = make_records(["Walker Stand"])
+    without = records.drop(columns="run_s")  # then the last evaluated policy's
+    found, again = (actorq_parts.step_parts(frame)["step_s"] for frame in (records, without))
+    assert found.tolist() == pytest.approx(again.tolist())
+    blind = without.assign(curve_wall_s=[[]] * len(without), curve_returns=[[]] * len(without))
+    parts = actorq_parts.step_parts(blind)
+    assert parts["step_s"].isna().all() and parts["inference"].notna().all()
+    assert actorq_parts.predicted_speedups(parts).empty
+    assert learner_waits_more(blind).verdict == "not measured"
+
+
+def test_predicted_and_measured_speedups_stand_side_by_side() -> None:
+    pairs = actorq_parts.predicted_speedups(
+        actorq_parts.step_parts(make_records(["Walker Stand"], slower=1.25)))
+    pair = row_of(pairs, actor="int8/onnxruntime", baseline="fp32/onnxruntime")
+    assert pair["predicted"] == pytest.approx(ORT_S / INT8_S) == pair["measured"]
+    assert pair["load"] == pytest.approx(LEARNER_S / ORT_S)
+    assert pair["gain"] == pytest.approx(ORT_S / INT8_S)
+
+
+def test_the_bound_of_the_speedup_follows_amdahl() -> None:
+    loads = np.array([0.1, 0.25, 0.5, 1.0, 3.0])
+    # Actors four times faster: hidden behind the learner from a load of a quarter on.
+    assert actorq_parts.bounded_speedup(loads, 4.0).tolist() == [4, 4, 2, 1, 1]
+
+
+def test_table_3_is_read_by_the_time_of_a_step() -> None:
+    records = make_records(["Cartpole Balance"])
+    readings = actorq_parts.step_readings(actorq.speedups(records),
+                                          actorq_parts.step_parts(records))
+    row = row_of(readings, task="Cartpole Balance")
+    # 870.91 s of four actors over 40 000 steps, or over 640 000.
+    assert row["as_actor_steps_ms"] == pytest.approx(4 * 870.91 / 40)
+    assert row["as_updates_ms"] == pytest.approx(4 * 870.91 / 640)
+    assert row["measured_ms"] == pytest.approx(1e3 * TORCH_S)
+    assert row["fits"] == "learner updates"  # 9.4 ms is nearer to 5.4 than to 87
+    assert row_of(readings, task="Finger Spin")["fits"] == "" and len(readings) == 11
+    assert set(readings["task"]) == set(TASKS)
+
+
+def test_communication_is_compared_at_one_compute_precision() -> None:
+    found = actorq_parts.communication_speedups(actorq_parts.step_parts(communications()))
+    int8 = row_of(found, communication="int8")
+    assert int8["speedup"] == pytest.approx(1.2) and int8["smaller"] == 4
+    assert row_of(found, communication="fp32")["speedup"] == 1
+
+
+def test_the_tables_show_what_is_missing() -> None:
+    found = actorq.speedups(make_records(["Walker Stand"]))
+    shown = tables.table2(tables.table2_rows(found))
+    assert len(shown) == 11
+    walker = shown.loc["Walker Stand"]
+    assert walker["speed-up", "int8 published"] == "1.63"
+    assert walker["speed-up", "int8 over torch fp32"] == "4.48 [4.48, 4.48]"
+    assert walker["time (s), published", "fp32"] == "871" and walker["runs", ""] == "3"
+    hopper = shown.loc["Hopper Stand"]
+    assert hopper["reward", "95 %, measured"] == "not measured"
+    assert hopper["speed-up", "int8 published"] == "1.57"
+    assert hopper["speed-up", "int8 over torch fp32"] == ""
+    empty = tables.table2(tables.table2_rows(actorq.speedups(pd.DataFrame())))
+    assert set(empty["reward", "95 %, measured"]) == {"not measured"} and len(empty) == 11
+    two = pd.concat([make_records(["Walker Stand"], n_actors=n) for n in (1, 4)])
+    shown = tables.table2(tables.table2_rows(actorq.speedups(two)))
+    assert list(shown.index.names) == ["task", "actors"] and len(shown) == 12
+    assert ("Walker Stand", "1") in shown.index and ("Hopper Stand", "") in shown.index
+
+
+def test_figures_plot_what_was_recorded_or_say_why_not() -> None:
+    records = make_records(["Walker Stand", "Acrobot (Gym)"])
+    for axis in ("time", "steps"):
+        _, points = actorq_figures.convergence(records, axis)
+        assert set(points["actor"]) == set(ENGINES) and points["mean"].max() == 100
+    periods = pd.concat([make_records(["Walker Stand"], ["int8/onnxruntime"], pull_period=period)
+                         for period in (30, 1000)])
+    _, points = actorq_figures.staleness(periods)
+    ages = points[points["axis"] == "age"].set_index("pull_period")
+    assert ages.loc[1000, "age_mean"] == 1000 / 16 and ages.loc[30, "age_mean"] == 30 / 16
+    _, points = actorq_figures.runtime_breakdown(periods)
+    assert points["inference"].tolist() == pytest.approx([1e-3, 1e-3])
+    _, points = actorq_figures.speedup_map(records)
+    assert set(points["actor"]) == {"fp16/torch", "int8/onnxruntime"} and len(points) == 8
+    empty = pd.DataFrame()
+    for draw in (lambda: actorq_figures.convergence(empty, "time"),
+                 lambda: actorq_figures.staleness(records),
+                 lambda: actorq_figures.runtime_breakdown(empty),
+                 lambda: actorq_figures.speedup_map(empty)):
+        with pytest.raises(NothingToDrawError):
+            draw()
+
+
+def test_the_site_draws_what_the_store_holds(tmp_path: Path) -> None:
+    store = ResultStore(tmp_path / "records")
+    write_runs(store, "actorq", make_records(["Walker Stand"], seeds=(0, 1)))
+    write_runs(store, "actorq_runtime", communications(study="actorq_runtime"))
+    smoke = make_records(["Walker Stand"], ["int8/onnxruntime"], profile="smoke")
+    write_runs(store, "actorq_staleness", smoke)
+    paths = site._actorq(store, tmp_path / "figures", None)
+    names = {path.name for path in paths}
+    for figure in ("figure1_actorq", "figure2_actorq", "figure4_actorq", "actorq_speedup_map"):
+        assert {f"{figure}.{end}" for end in ("svg", "png", "csv", "json")} <= names
+    for table in ("table2_actorq", "table3_actorq", "actorq_communication", "actorq_runtime"):
+        assert {f"{table}.{end}" for end in ("html", "tex", "csv", "json")} <= names
+    assert not any(name.startswith(("figure3", "inference")) for name in names)
+    source = json.loads((tmp_path / "figures/figure1_actorq.json").read_text())
+    assert source["records"] == sorted(store.frame("actorq")["key"])
+    again = site._actorq(store, tmp_path / "again", None)
+    assert [p.read_bytes() for p in paths] == [p.read_bytes() for p in again]
+    assert not site._actorq(ResultStore(tmp_path / "none"), tmp_path / "none", None)
+
+
+def test_the_notebook_shows_published_beside_measured(tmp_path: Path) -> None:
+    store = ResultStore(tmp_path / "records")
+    write_runs(store, "actorq", make_records(["Walker Stand", "Cartpole (Gym)"], seeds=(0, 1)))
+    name = "06_actorq_speedup.ipynb"
+    notebook = Path(__file__).resolve().parents[2] / "notebooks" / name
+    only = {"records": str(store.root), "tasks": ["dm:walker-stand"]}
+    out = render_notebook(notebook, tmp_path / name, only)
+    text = out.read_text().replace("\\u00a0", " ").replace("&nbsp;", " ")
+    assert "4.48 [4.48, 4.48]" in text and "Measured: 8 runs of 1 tasks" in text
+    assert "**learner updates** on 1 of 1 tasks measured" in text
+    assert text.count('"image/png": "') == 3

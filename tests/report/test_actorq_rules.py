@@ -1,0 +1,146 @@
+"""Verdicts on ActorQ's claims where the truth is planted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pandas as pd
+import pytest
+
+from quarl_nb.report import actorq_site, claims
+from quarl_nb.report.actorq_rules import (
+    as_slow_as_fp32,
+    fewer_steps,
+    rare_pulls_harm,
+    rare_pulls_slower,
+    returns_kept,
+    speedup_above,
+    speedup_range,
+)
+from quarl_nb.report.actorq_runtime_rules import (
+    communication_helps,
+    communication_matters_little,
+    inference_dominates,
+    learner_waits_more,
+    messages_smaller,
+    policy_smaller,
+    transfers_faster,
+)
+from quarl_nb.report.testing import communications, make_records
+
+
+def test_speedups_decide_only_in_the_papers_setting() -> None:
+    every = make_records(actors=("fp32/torch", "fp16/torch", "int8/onnxruntime"), noise=0.01)
+    found = speedup_above(every, ["int8"], 1.5)
+    assert found.verdict == "reproduced" and "11 of 11 tasks" in found.measured
+    assert found.interval.low < 4.476 < found.interval.high and len(found.keys) == 66
+    assert speedup_above(every, ["fp16"], 1.5).verdict == "not reproduced"
+    assert speedup_above(every[every["task"] != "Walker Stand"], ["int8"], 1.5).verdict \
+        == "inconclusive"
+    few = speedup_above(every[every["seed"] == 0], ["int8"], 1.5)
+    assert few.verdict == "inconclusive" and "only 1 of 3 runs" in few.measured
+    cpu = speedup_above(every.assign(**{"budget.device": "cpu"}), ["int8"], 1.5)
+    assert cpu.verdict == "inconclusive"
+    assert "not the paper's setting: 4 actors x 1 env" in cpu.measured
+    assert "learner on cpu" in cpu.measured
+    assert speedup_above(every.assign(profile="smoke"), ["int8"], 1.5).verdict == "not measured"
+    assert speedup_range(every, 1.5, 5.41).verdict == "not reproduced"
+    assert speedup_range(every, 4.47, 4.48).verdict == "reproduced"
+
+
+def test_returns_decide_task_by_task() -> None:
+    def returns(task: str, actor: str, seed: int) -> Sequence[float]:
+        lost = 20 if (task, actor) == ("Walker Stand", "int8/onnxruntime") else 0
+        return (0, 50, 100 - lost, 100 - lost)
+
+    actors = ("fp32/torch", "fp16/torch", "int8/onnxruntime")
+    same, worse = make_records(actors=actors), make_records(actors=actors, returns=returns)
+    for measure in ("final_loss", "area_loss"):
+        assert returns_kept(same, ["fp16", "int8"], measure).verdict == "reproduced"
+        found = returns_kept(worse, ["fp16", "int8"], measure)
+        assert found.verdict == "not reproduced" or measure == "area_loss"
+    assert "largest loss 20.0% (Walker Stand, int8)" in \
+        returns_kept(worse, ["fp16", "int8"]).measured
+
+
+def test_steps_and_times_of_single_tasks() -> None:
+    def returns(_: str, actor: str, seed: int) -> Sequence[float]:
+        return (0, 100, 100) if actor.startswith("int8") else (0, 50, 100)
+
+    two = ["dm:reacher-hard", "dm:cheetah-run"]
+    records = make_records(["Reacher Hard", "Cheetah Run"], returns=returns)
+    assert fewer_steps(records, "int8", two).verdict == "reproduced"
+    assert fewer_steps(records, "fp16", two).verdict == "inconclusive"
+    assert fewer_steps(records[records["env_id"] == two[0]], "int8", two).verdict == "inconclusive"
+    slow = make_records(["Humanoid Stand", "Humanoid Walk"])
+    humanoids = ["dm:humanoid-stand", "dm:humanoid-walk"]
+    assert as_slow_as_fp32(slow, "fp16", humanoids).verdict == "not reproduced"
+    alike = slow.assign(curve_wall_s=slow["curve_steps"])
+    assert as_slow_as_fp32(alike, "fp16", humanoids).verdict == "reproduced"
+
+
+def test_rare_pulls() -> None:
+    def at(period: int, task: str, returns: Sequence[float]) -> pd.DataFrame:
+        return make_records([task], ["int8/onnxruntime"], returns=lambda *_: returns,
+                            pull_period=period)
+
+    good, late = (0, 80, 100, 100), (0, 20, 50, 100)
+    both = pd.concat([at(30, "Walker Stand", good), at(1000, "Walker Stand", late)])
+    found = rare_pulls_harm(both)
+    assert found.verdict == "reproduced" and "from 30 to 1000 steps" in found.measured
+    # Areas of the curves: 230 / 300 and 120 / 300.
+    assert found.interval.value == pytest.approx(110 / 230)
+    even = pd.concat([at(30, "Walker Stand", good), at(1000, "Walker Stand", good)])
+    assert rare_pulls_harm(even).verdict == "not reproduced"
+    assert rare_pulls_harm(at(30, "Walker Stand", good)).verdict == "not measured"
+    stand = pd.concat([at(100, "Humanoid Stand", good), at(1000, "Humanoid Stand", late)])
+    walk = pd.concat([at(100, "Humanoid Walk", good), at(1000, "Humanoid Walk", late)])
+    humanoids = ["dm:humanoid-stand", "dm:humanoid-walk"]
+    assert rare_pulls_slower(stand, [100, 1000], humanoids).verdict == "inconclusive"
+    found = rare_pulls_slower(pd.concat([stand, walk]), [100, 1000], humanoids)
+    assert found.verdict == "reproduced"
+    assert found.interval.value == pytest.approx((2 + 45 / 50) / (1 + 15 / 20))
+
+
+def test_bytes_and_parts_need_no_setting() -> None:
+    assert messages_smaller(communications(device="cpu"), 3.8).verdict == "reproduced"
+    assert messages_smaller(communications(), 4.1).verdict == "not reproduced"
+    records = make_records(["Walker Stand", "Acrobot (Gym)"], device="cpu", pull_period=30)
+    found = policy_smaller(records, 1.0)
+    assert found.verdict == "reproduced" and found.interval.value == 4
+    found = transfers_faster(records, 30)
+    assert found.verdict == "reproduced" and "Walker Stand 4.0x" in found.measured
+    assert transfers_faster(records, 1000).verdict == "not measured"
+    # Every 30 steps a fp32 pull takes 0.2 s / 30, less than 8 ms of inference.
+    assert inference_dominates(records, 30).verdict == "reproduced"
+    slow = records["actor_s"].map(lambda parts: parts | {"load": 2 * parts["inference"]})
+    assert inference_dominates(records.assign(actor_s=slow), 30).verdict == "not reproduced"
+
+
+def test_communication_claims() -> None:
+    heavy = communications(pull_period=30)
+    assert communication_helps(heavy, 30).verdict == "reproduced"
+    assert communication_matters_little(heavy, 30).verdict == "not reproduced"
+    even = heavy.assign(run_s=1.0)
+    assert communication_matters_little(even, 30).verdict == "reproduced"
+    assert communication_helps(heavy, 1000).verdict == "not measured"
+    one = communication_helps(heavy[heavy["seed"] == 0], 30)
+    assert one.verdict == "inconclusive" and "only 1 of 3 runs" in one.measured
+
+
+def test_the_learner_waits_for_the_actors() -> None:
+    found = learner_waits_more(make_records())
+    assert found.verdict == "reproduced" and "Walker Stand 50% and 0%" in found.measured
+    actors = make_records().assign(learner_s=[{"wait": 0.0}] * 132)
+    assert learner_waits_more(actors).verdict == "not reproduced"
+
+
+def test_every_claim_with_a_rule_is_judged_without_an_error() -> None:
+    frames = {"actorq": make_records(["Walker Stand", "Reacher Hard"], device="cpu", n_actors=1),
+              "actorq_runtime": communications(pull_period=30),
+              "actorq_staleness": make_records(["Walker Stand"])}
+    found = claims.verdicts(lambda study: frames.get(study, pd.DataFrame()))
+    judged = found[found["study"].isin(actorq_site.STUDIES) & (found["rule"] != "")]
+    assert len(judged) >= 18 and (judged["verdict"] != "not measured").sum() >= 10
+    speed = judged[judged["id"] == "actorq-speedup-1.5-2.5"].iloc[0]
+    assert speed["verdict"] == "inconclusive" and "2 of 11 tasks" in speed["measured"]

@@ -1,0 +1,97 @@
+"""The inference study's report against planted latencies."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from quarl_nb.report import inference
+from quarl_nb.report.style import NothingToDrawError
+
+# Microseconds by network: torch fp32, ORT fp32, ORT int8.
+LATENCIES = {"64x3": (24, 5, 8), "256x3": (30, 10, 8), "2048x3": (1300, 700, 100),
+             "nature-cnn": (300, 140, 70)}  # fmt: skip
+ENGINES = ("fp32/torch", "fp32/onnxruntime", "int8/onnxruntime")
+
+
+def make_records(
+    latencies: dict[str, tuple[float, ...]] = LATENCIES, batch: int = 1, spread: float = 0.01
+) -> pd.DataFrame:
+    rows = []
+    for network, times in latencies.items():
+        for engine, us in zip(ENGINES, times, strict=True):
+            precision, _, runtime = engine.partition("/")
+            blocks = 1e-6 * us * (1 + spread * np.array([-1, -0.5, 0, 0.5, 1]))
+            rows.append({
+                "key": f"{network}/{engine}", "profile": "full", "network": network,
+                "runtime": runtime, "precision": precision, "batch": batch, "seed": 0,
+                "latency_medians_s": blocks.tolist(), "latency_p10_s": 0.9e-6 * us,
+                "latency_p50_s": 1e-6 * us, "latency_p90_s": 1.5e-6 * us, "floor_s": 0.5e-6 * us,
+                "payload_bytes": 8000 if precision == "fp32" else 2000,
+                "open_s": [3e-3, 1e-3, 2e-3], "build_s": [0.01], "backend": runtime,
+            })  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+def test_rows_hold_medians_floors_and_ratios_against_both_baselines() -> None:
+    rows = inference.latency_rows(make_records()).set_index(["network", "engine"])
+    int8 = rows.loc["2048x3", "int8/onnxruntime"]
+    assert int8["latency_us"] == pytest.approx(100) and int8["floor_us"] == pytest.approx(50)
+    assert (int8["latency_low_us"], int8["latency_high_us"]) == pytest.approx((90, 150))
+    assert int8["over_torch"] == pytest.approx(13) and int8["over_ort"] == pytest.approx(7)
+    assert 13 * 0.98 < int8["over_torch_low"] < 13 < int8["over_torch_high"] < 13 * 1.03
+    assert int8["open_ms"] == 2 and int8["payload_bytes"] == 2000
+    assert int8["width"] == 2048 and np.isnan(rows.loc["nature-cnn", "int8/onnxruntime"]["width"])
+    assert inference.latency_rows(pd.DataFrame()).empty
+
+
+def test_without_a_baseline_there_is_no_ratio() -> None:
+    records = make_records()
+    rows = inference.latency_rows(records[records["runtime"] == "onnxruntime"])
+    assert rows["over_torch"].isna().all() and rows["over_ort"].notna().all()
+
+
+def test_the_crossover_lies_where_the_ratio_is_one() -> None:
+    widths = np.array([64.0, 256, 1024])
+    # From 1/2 to 2 between 64 and 256: half way, in logarithms, is 128.
+    assert inference.crossover(widths, np.array([0.5, 2, 4])) == pytest.approx(128)
+    assert inference.crossover(widths, np.array([2.0, 0.5, 2])) == pytest.approx(512)
+    assert inference.crossover(widths, np.array([1.5, 2, 4])) == 0
+    assert np.isnan(inference.crossover(widths, np.array([2, 2, 0.9])))
+
+
+def test_the_table_reads_as_text() -> None:
+    records = pd.concat([make_records(), make_records(batch=8)])
+    rows = inference.latency_rows(records)
+    assert len(inference.latency_table(rows)) == 24
+    shown = inference.latency_table(rows, batch=1).set_index(["network", "engine"])
+    assert len(shown) == 12
+    assert shown.loc[("64x3", "int8 ORT"), "median (us)"] == "8"
+    assert shown.loc[("64x3", "int8 ORT"), "faster than ORT fp32"].startswith("0.6")
+    assert shown.loc[("64x3", "fp32 ORT"), "faster than ORT fp32"] == ""
+    assert shown.loc[("64x3", "fp32 torch"), "payload (kB)"] == "8"
+
+
+def test_the_figure_plots_the_rows() -> None:
+    _, points = inference.latency_figure(make_records())
+    assert len(points) == 12 and set(points["engine"]) == set(ENGINES)
+    with pytest.raises(NothingToDrawError, match="batch 8"):
+        inference.latency_figure(make_records(), batch=8)
+    with pytest.raises(NothingToDrawError):
+        inference.latency_figure(pd.DataFrame())
+    _, points = inference.latency_figure(make_records({"nature-cnn": (3, 2, 1)}))
+    assert len(points) == 3
+
+
+@pytest.mark.parametrize(
+    ("int8_us", "verdict"), [(100, "reproduced"), (900, "inconclusive"), (2000, "not reproduced")]
+)
+def test_int8_inference_is_judged_on_the_papers_network(int8_us: float, verdict: str) -> None:
+    records = make_records(LATENCIES | {"2048x3": (1300, 700, int8_us)})
+    found = inference.int8_inference_faster(records, ["2048x3"])
+    assert found.verdict == verdict
+    assert "64x3 3.0x against torch, 0.6x against the same runtime" in found.measured
+    assert len(found.keys) == 12
+    assert inference.int8_inference_faster(records, ["512x3"]).verdict == "not measured"
+    assert inference.int8_inference_faster(pd.DataFrame(), ["64x3"]).verdict == "not measured"

@@ -1,0 +1,109 @@
+"""Half precision: ratios by hand, and a verdict that needs speed and reward."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from quarl_nb.report import mixed_precision
+from quarl_nb.report.mixed_precision import half_precision_speedup, speedup_by_size, speedups
+from quarl_nb.report.style import NothingToDrawError
+
+SIZES = {"A": 1_000_000, "B": 20_000_000, "C": 100_000_000}
+
+
+def records(ratios: dict[str, float], loss: float | None = None, jitter: float = 0.01,
+            device: str = "cpu") -> pd.DataFrame:  # fmt: skip
+    """fp32 updates of 0.1 s; half precision's are `ratios` times shorter.
+
+    An environment step and a decision take 0.001 s each, and every fourth step has an update.
+    """
+    generator = np.random.default_rng(0)
+    rows = []
+    for policy, ratio in ratios.items():
+        for precision, update_s in (("fp32", 0.1), ("bf16", 0.1 / ratio)):
+            times = update_s * (1 + jitter * generator.standard_normal(20))
+            row: dict[str, Any] = {
+                "key": policy + precision, "profile": "full", "policy": policy, "algo": "dqn",
+                "env_id": "PongNoFrameskip-v4", "precision": precision, "device": device,
+                "seed": 0, "parameters": SIZES[policy], "update_cpu_s": list(times),
+                "update_s": list(3 * times), "act_cpu_s": 0.001, "env_step_cpu_s": 0.001,
+                "act_s": 0.003, "env_step_s": 0.003, "train_freq": 4,
+                "steps_per_s": 1 / (0.002 + update_s / 4),
+                "run_energy": {"cpu_s": 0.002 + update_s / 4, "energy_j": 10 * update_s},
+            }
+            if loss is not None:
+                common = 20 + np.sin(np.arange(30.0))
+                row["returns"] = list(common * (1 - loss * (precision != "fp32")))
+            rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def test_ratios_are_those_of_the_medians():
+    table = speedups(records({"A": 2.0, "B": 4.0}, jitter=0.0)).set_index("policy")
+    assert table.loc["A", "learner"] == pytest.approx(2)
+    assert table.loc["B", "learner"] == pytest.approx(4)
+    # 0.002 + 0.025 over 0.002 + 0.0125.
+    assert table.loc["A", "training"] == pytest.approx(0.027 / 0.0145)
+    assert table.loc["A", "run"] == pytest.approx(0.027 / 0.0145)
+    assert table.loc["A", "energy"] == pytest.approx(2)
+    assert table.loc["A", "update_s"] == pytest.approx(0.05)
+    assert table.loc["A", "keys"] == ("Afp32", "Abf16")
+    on_gpu = speedups(records({"A": 2.0}, jitter=0.0, device="cuda")).iloc[0]
+    assert on_gpu["fp32_update_s"] == pytest.approx(0.3)  # wall seconds there
+
+
+def test_the_interval_holds_the_truth():
+    row = speedups(records({"A": 2.0}, jitter=0.1)).iloc[0]
+    assert row["learner_low"] < 2 < row["learner_high"]
+    assert row["learner_low"] < row["learner"] < row["learner_high"]
+
+
+@pytest.mark.parametrize(
+    ("ratios", "loss", "verdict"),
+    [
+        ({"A": 1.1, "B": 3.0}, 0.0, "reproduced"),
+        ({"A": 1.1, "B": 3.0}, None, "inconclusive"),  # fast, the reward unknown
+        ({"A": 1.1, "B": 3.0}, 0.5, "not reproduced"),  # slow, or with a loss
+        ({"A": 1.1, "B": 1.2}, None, "not reproduced"),
+    ],
+)
+def test_the_verdict_needs_speed_and_reward(ratios, loss, verdict):
+    found = half_precision_speedup(records(ratios, loss))
+    assert found.verdict == verdict
+    assert "policy B in bf16 on cpu" in found.measured
+    assert set(found.keys) == {"Afp32", "Abf16", "Bfp32", "Bbf16"}
+
+
+def test_without_records_nothing_is_measured():
+    assert half_precision_speedup(pd.DataFrame()).verdict == "not measured"
+    lone = records({"A": 2.0})
+    assert half_precision_speedup(lone[lone["precision"] == "fp32"]).verdict == "not measured"
+    with pytest.raises(NothingToDrawError):
+        speedup_by_size(pd.DataFrame())
+    assert all(table.empty for table in mixed_precision.speedup_tables(pd.DataFrame()))
+    assert mixed_precision.parts_table(pd.DataFrame()).empty
+
+
+def test_figure_and_table_show_the_ratios():
+    frame = records({"A": 1.6, "B": 2.0, "C": 3.0}, jitter=0.0)
+    fig, points = speedup_by_size(frame)
+    assert list(points["policy"]) == ["A", "B", "C"]
+    ticks = [text.get_text() for text in fig.axes[0].get_xticklabels()]
+    assert ticks == ["A\n1 M", "B\n20 M", "C\n100 M"]
+    _, shown = mixed_precision.speedup_tables(frame)
+    assert list(shown["learner [95 %]"]) == [
+        f"{r:.2f}x [{r:.2f}, {r:.2f}]" for r in (1.6, 2.0, 3.0)
+    ]
+    assert shown["parameters"].iloc[0] == "1,000,000"
+
+
+def test_the_parts_of_a_step():
+    shown = mixed_precision.parts_table(records({"A": 2.0}, jitter=0.0)).set_index("precision")
+    # Updates of 0.1 CPU seconds every fourth step, beside two milliseconds.
+    assert list(shown["learner (ms)"]) == ["12.5", "25"]
+    assert shown.loc["fp32", "environment (ms)"] == shown.loc["fp32", "decision (ms)"] == "1"
+    assert shown.loc["fp32", "learner's share"] == "93%"

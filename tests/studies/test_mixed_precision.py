@@ -1,0 +1,127 @@
+"""The half-precision study, with networks so small that it takes seconds."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from stable_baselines3.common.logger import Logger
+
+from quarl_nb.errors import QuarlError
+from quarl_nb.runner import plan
+from quarl_nb.store import to_json
+from quarl_nb.studies import mixed_precision
+from quarl_nb.studies.mixed_precision import (
+    MIXED_PRECISION,
+    POLICIES,
+    fill_buffer,
+    make_dqn,
+    sized_recipe,
+)
+
+SMOKE = MIXED_PRECISION.profiles["smoke"]
+
+
+@pytest.fixture
+def small(monkeypatch):
+    monkeypatch.setattr(mixed_precision, "POLICIES", {"A": ((4, 4, 4), 8)})
+    monkeypatch.setattr(mixed_precision, "BUFFER_SIZE", 200)
+
+
+def cell(precision: str) -> dict:
+    return {"policy": "A", "precision": precision, "device": "cpu", "seed": 0}
+
+
+def test_a_cell_times_updates_steps_and_a_run(small):
+    for where, budget in MIXED_PRECISION.cells(SMOKE):
+        found = MIXED_PRECISION.measure(where, budget)
+        measured = found.measured
+        assert found.backend == "torch"
+        assert len(measured["update_s"]) == len(measured["update_cpu_s"]) == 2
+        assert min(measured["update_s"]) > 0 and measured["env_step_s"] > 0
+        assert 0 < measured["act_s"] < 1 and measured["steps_per_s"] > 0
+        assert measured["act_cpu_s"] > 0 and measured["env_step_cpu_s"] > 0
+        assert measured["run_energy"]["cpu_s"] > 0
+        assert measured["filters"] == (4, 4, 4) and measured["train_freq"] == 4
+        # 4 frames of 84 x 84 -> 20 x 20 -> 9 x 9 -> 7 x 7 -> 8 units -> 6 actions.
+        convolutions = (4 * 64 * 4 + 4) + (4 * 16 * 4 + 4) + (4 * 9 * 4 + 4)
+        assert measured["parameters"] == convolutions + (4 * 49 * 8 + 8) + (8 * 6 + 6)
+        assert "returns" not in measured
+        assert to_json(measured)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
+def test_parameters_and_optimizer_state_stay_fp32(small, precision):
+    model = make_dqn(sized_recipe("A", precision), cell(precision))
+    model.set_logger(Logger(folder=None, output_formats=[]))
+    fill_buffer(model, 40)
+    assert model.replay_buffer.size() == 40
+    before = [p.clone() for p in model.q_net.parameters()]
+    model.train(2, 8)
+    after = list(model.q_net.parameters())
+    assert not any(torch.equal(a, b) for a, b in zip(before, after, strict=True))
+    states = [t for s in model.policy.optimizer.state.values() for t in s.values() if t.ndim]
+    assert {t.dtype for t in (*after, *states)} == {torch.float32}
+    assert all(p.is_contiguous(memory_format=torch.channels_last) for p in after if p.ndim == 4)
+    model.env.close()
+
+
+def test_precisions_differ_by_rounding_only(small):
+    """The same seed: an update in half precision is that in fp32, nearly."""
+    updates = {}
+    for precision in ("fp32", "bf16", "fp16"):
+        model = make_dqn(sized_recipe("A", precision), cell(precision))
+        model.set_logger(Logger(folder=None, output_formats=[]))
+        fill_buffer(model, 40)
+        torch.manual_seed(0)
+        np.random.seed(0)
+        model.train(1, 32)
+        updates[precision] = torch.cat([p.grad.ravel() for p in model.q_net.parameters()])
+        model.env.close()
+    for precision in ("bf16", "fp16"):
+        error = (updates[precision] - updates["fp32"]).norm() / updates["fp32"].norm()
+        assert 0 < error < 0.1
+
+
+def test_the_full_profile_trains_too(small):
+    budget = {"repeats": 1, "stored": 40, "run_steps": 4, "timesteps": 40, "evaluations": 1,
+              "eval_episodes": 1, "episodes": 1, "first_seed": 5}  # fmt: skip
+    found = MIXED_PRECISION.measure(cell("bf16"), budget)
+    assert len(found.measured["returns"]) == 1 and found.measured["seeds"] == [5]
+    assert found.measured["timesteps"] == 40
+    assert found.arrays["eval_returns"].shape == (1, 1)
+
+
+def test_cells_have_the_precisions_that_a_device_computes_in(monkeypatch):
+    parameters = dict(MIXED_PRECISION.profiles["full"], policies=["A", "B"])
+    for cuda, expected in (
+        (False, ["cpu fp32", "cpu bf16"]),
+        (True, ["cpu fp32", "cpu bf16", "cuda fp32", "cuda bf16", "cuda fp16"]),
+    ):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda cuda=cuda: cuda)
+        found = MIXED_PRECISION.cells(parameters)
+        assert [f"{c['device']} {c['precision']}" for c, _ in found if c["policy"] == "A"] \
+            == expected  # fmt: skip
+        trained = {c["policy"] for c, budget in found if "timesteps" in budget}
+        assert trained == {"A"}
+
+
+def test_policies_grow_as_the_paper_says():
+    assert [filters[0] for filters, _ in POLICIES.values()] == [128, 512, 1024]
+    assert POLICIES["C"][1] == 2048
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"policies": ["D"]}, "unknown policy 'D'"),
+        ({"converge": ["a"]}, "unknown policy 'a'"),
+        ({"precisions": ["int8"]}, "unknown precision of training 'int8'"),
+        ({"devices": ["gpu"]}, "unknown device 'gpu'"),
+        ({"repeats": 0}, "repeats and run_steps must be at least 1"),
+    ],
+)
+def test_bad_parameters_are_one_clear_line(change, message):
+    with pytest.raises(QuarlError) as caught:
+        plan(MIXED_PRECISION, "smoke", change)
+    assert message in str(caught.value) and "\n" not in str(caught.value)

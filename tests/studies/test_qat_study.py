@@ -1,0 +1,227 @@
+"""The QAT study: what it trains, when it looks, what it keeps, and what it refuses."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import stable_baselines3 as sb3
+import torch
+from torch import nn
+
+from quarl_nb.errors import QuarlError
+from quarl_nb.rl.evaluate import Evaluation
+from quarl_nb.rl.model import make_model
+from quarl_nb.rl.policies import PolicyNet
+from quarl_nb.rl.recipes import get_recipe
+from quarl_nb.runner import plan
+from quarl_nb.store import to_json
+from quarl_nb.studies import qat, watched
+from quarl_nb.studies.qat import QAT
+from quarl_nb.studies.watched import Schedule, spread_of_actions, train_watched
+
+PPO = "ppo-CartPole-v1"
+TINY = dict(QAT.profiles["smoke"], max_timesteps=768, evaluations=2, eval_episodes=2, episodes=3)
+
+
+def cells(**parameters: Any) -> list[tuple[dict, dict]]:
+    return list(QAT.cells(TINY | parameters))
+
+
+def test_a_cell_is_trained_and_run_and_leaves_no_files(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    fp32, four = (QAT.measure(*cell) for cell in cells())
+    assert not list(tmp_path.iterdir())
+    for found in (fp32, four):
+        assert len(found.measured["returns"]) == 3
+        assert found.measured["lengths"] == found.measured["returns"]  # reward 1 a step
+        assert found.measured["timesteps"] == 768
+        curves = found.arrays
+        assert curves["eval_returns"].shape == (2, 2)
+        # Half the run, and after the last update; steps of eight environments at once.
+        assert curves["eval_steps"].tolist() == [576, 768]
+        assert len(curves["probe_steps"]) == len(curves["entropy"]) == watched.PROBES
+        assert (curves["entropy"] <= np.log(2) + 1e-6).all()
+        assert len(curves["training_returns"]) > 5
+        assert to_json(found.measured)
+    assert four.measured["seeds"] == fp32.measured["seeds"]
+    assert set(fp32.measured["ptq_returns"]) == {"affine8"}
+    assert "ptq_returns" not in four.measured
+    # The delay: the same run until then.
+    before = fp32.arrays["probe_steps"] < 384
+    assert (fp32.arrays["entropy"][before] == four.arrays["entropy"][before]).all()
+    assert (fp32.arrays["entropy"][-5:] != four.arrays["entropy"][-5:]).any()
+
+
+def test_the_same_cell_gives_the_same_record():
+    one, two = (QAT.measure(*cells(precisions=["affine3"])[0]) for _ in range(2))
+    assert one.measured["returns"] == two.measured["returns"]
+    assert all(np.array_equal(one.arrays[name], two.arrays[name]) for name in one.arrays)
+
+
+@pytest.mark.parametrize("way", ["minmax", "lsq"])
+def test_the_kept_policy_is_the_quantized_one(way):
+    (cell, budget), *_ = cells(precisions=["affine2"], lsq=["affine2"])
+    recipe = get_recipe(PPO)
+    model = make_model(recipe, seed=0)
+    callbacks, export = qat.prepare(model, recipe, dict(cell, method=way), 300)
+    assert export(model) is None
+    net = train_watched(model, recipe.env_id, Schedule(600, 300, 1, 2), export, callbacks).net
+    kinds = [layer.kind for layer in net.spec.layers]
+    assert kinds.count("fixed_quantize") == kinds.count("linear") - 1
+    for layer in net.layers:
+        if isinstance(layer, nn.Linear):
+            assert len(layer.weight.unique()) <= 4
+
+
+def test_cells_are_every_way_of_training_once():
+    found = cells(
+        policies=[PPO, "a2c-CartPole-v1"], precisions=["fp32", "affine4"], lsq=["affine4"],
+        regularizers=["layer_norm", "noise4"], regularized=[PPO], seeds=[0, 1],
+    )  # fmt: skip
+    ways = [(c["precision"], c["method"], c["regularizer"], c["seed"]) for c, _ in found
+            if c["policy"] == PPO]  # fmt: skip
+    kinds = [("fp32", "none", "none"), ("affine4", "minmax", "none"), ("affine4", "lsq", "none"),
+             ("fp32", "none", "layer_norm"), ("fp32", "none", "noise4")]  # fmt: skip
+    assert ways == [(*kind, seed) for kind in kinds for seed in (0, 1)]
+    assert len(found) == 10 + 6
+    assert [("ptq" in budget) for _, budget in found[:6]] == [True, True] + 4 * [False]
+
+
+def test_a_run_is_no_longer_than_its_recipe_and_atari_has_one_seed_and_thirty_episodes():
+    (_, long), *_ = cells(max_timesteps=10**9)
+    assert long["timesteps"] == get_recipe(PPO).timesteps == 2 * long["quant_delay"]
+    pong = cells(policies=["dqn-PongNoFrameskip-v4"], seeds=[0, 1], episodes=100)
+    assert {cell["seed"] for cell, _ in pong} == {0}
+    assert {budget["episodes"] for _, budget in pong} == {30}
+
+
+def test_the_full_profile_has_the_three_kinds_of_environments_and_every_width():
+    found = QAT.cells(QAT.profiles["full"])
+    widths = {c["precision"] for c, _ in found}
+    assert widths == {"fp32", *(f"affine{b}" for b in range(2, 9))}
+    kinds = {env_id: {c["algo"] for c, _ in found if c["env_id"] == env_id}
+             for env_id in ("CartPole-v1", "HalfCheetah-v5", "PongNoFrameskip-v4")}  # fmt: skip
+    assert set.union(*kinds.values()) == {"ppo", "a2c", "ddpg", "dqn"}
+    assert len({c["seed"] for c, _ in found if c["env_id"] == "CartPole-v1"}) >= 3
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"policies": ["ppo-CartPole-v2"]}, "unknown policy 'ppo-CartPole-v2'; did you mean"),
+        ({"precisions": ["affine17"]}, "unknown precision 'affine17'"),
+        ({"precisions": ["int8"]}, "cannot train in precision 'int8'"),
+        ({"lsq": ["fp32"]}, "allowed are affine2..affine16, not fp32"),
+        ({"ptq": ["affine1"]}, "unknown precision 'affine1'"),
+        ({"regularizers": ["noise1"], "regularized": [PPO]}, "unknown regularizer 'noise1'"),
+        ({"regularized": ["ppo"]}, "unknown policy 'ppo'"),
+        ({"policies": ["ppo-PongNoFrameskip-v4"], "regularized": ["ppo-PongNoFrameskip-v4"],
+          "regularizers": ["layer_norm"]}, "layer_norm is for policies without convolutions"),
+        ({"quant_delay": 1.0}, "quant_delay 1.0 is no fraction of the run"),
+        ({"evaluations": 0}, "evaluations must be at least 1, not 0"),
+    ],
+)  # fmt: skip
+def test_bad_parameters_are_one_clear_line(change, message):
+    with pytest.raises(QuarlError) as caught:
+        plan(QAT, "smoke", change)
+    assert message in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("policy", [PPO, "dqn-CartPole-v1"])
+def test_a_diverging_run_is_one_clear_line(policy, monkeypatch):
+    recipe = get_recipe(policy)
+    recipe.hyperparameters.update(learning_rate=1e30)
+    monkeypatch.setattr(qat, "get_recipe", lambda name: recipe)
+    for cell, budget in cells(policies=[policy], max_timesteps=1_600):
+        with pytest.raises(QuarlError, match="diverged|not finite|NaN") as caught:
+            QAT.measure(cell, budget)
+        assert "\n" not in str(caught.value)
+
+
+def test_a_run_that_never_quantizes_says_so():
+    (cell, budget), *_ = cells(precisions=["affine4"], policies=["dqn-CartPole-v1"])
+    # Shorter than the warm-up of 1000 steps: no batch of training, no ranges.
+    with pytest.raises(QuarlError, match="quantization never began"):
+        QAT.measure(cell, budget)
+
+
+def small(algo: type, env: str = "CartPole-v1", **options: Any) -> Any:
+    return algo("MlpPolicy", env, seed=0, device="cpu", policy_kwargs={"net_arch": [8]}, **options)
+
+
+def test_evaluations_are_evenly_spaced_after_the_delay_and_the_last_of_the_best_is_kept(
+    monkeypatch,
+):
+    seen: list[PolicyNet] = []
+    scores = iter([[1.0, 3.0], [5.0, 7.0], [6.0, 6.0], [0.0, 2.0]])
+
+    def fake(net: PolicyNet, env_id: str, seeds: range) -> Evaluation:
+        seen.append(net)
+        assert list(seeds) == [10_000, 10_001]
+        return Evaluation(next(scores), [1, 1], list(seeds), 0.0)
+
+    monkeypatch.setattr(watched, "evaluate", fake)
+    model = small(sb3.A2C)
+    done = train_watched(model, "CartPole-v1", Schedule(200, 100, 4, 2), PolicyNet.from_sb3, [])
+    assert done.curves["eval_steps"].tolist() == [125, 150, 175, 200]
+    assert done.best_timesteps == 175 and done.net is seen[2]
+    assert done.curves["eval_returns"].tolist() == [[1, 3], [5, 7], [6, 6], [0, 2]]
+
+
+def test_spread_of_discrete_actions():
+    model = small(sb3.PPO)
+    obs = np.random.default_rng(0).normal(size=(30, 4)).astype(np.float32)
+    with torch.no_grad():
+        model.policy.action_net.weight.zero_()
+        model.policy.action_net.bias.copy_(torch.log(torch.tensor([0.8, 0.2])))
+    entropy, variance = spread_of_actions(model, obs)
+    assert entropy == pytest.approx(-0.8 * np.log(0.8) - 0.2 * np.log(0.2), abs=1e-5)
+    assert variance == pytest.approx(0.09, abs=1e-5)  # of 0.8 and 0.2 about 0.5
+
+
+def test_spread_of_continuous_actions():
+    model = small(sb3.A2C, "MountainCarContinuous-v0")
+    with torch.no_grad():
+        model.policy.log_std.fill_(np.log(0.5))
+    entropy, variance = spread_of_actions(model, np.zeros((7, 2), np.float32))
+    assert variance == pytest.approx(0.25)
+    assert entropy == pytest.approx(0.5 * np.log(2 * np.pi * np.e * 0.25))
+
+
+def test_spread_of_greedy_actions():
+    model = small(sb3.DQN, buffer_size=10)
+    output = model.q_net.q_net[-1]
+    first = model.q_net.q_net[0]
+    with torch.no_grad():
+        for layer in (first, output):
+            layer.weight.zero_()
+            layer.bias.zero_()
+        first.weight[0, 0] = 1.0  # relu(cart position)
+        output.weight[0, 0] = 1.0
+        output.bias[1] = 0.5
+    obs = np.zeros((4, 4), np.float32)
+    obs[0, 0] = 1.0  # one of four goes left
+    entropy, variance = spread_of_actions(model, obs)
+    assert entropy == pytest.approx(-0.25 * np.log(0.25) - 0.75 * np.log(0.75), abs=1e-5)
+    assert variance == pytest.approx(0.0625)
+    ddpg = small(sb3.DDPG, "MountainCarContinuous-v0", buffer_size=10)
+    obs = np.random.default_rng(0).normal(size=(50, 2)).astype(np.float32)
+    entropy, variance = spread_of_actions(ddpg, obs)
+    actions = ddpg.policy.actor(torch.as_tensor(obs))
+    assert np.isnan(entropy)
+    assert variance == pytest.approx(actions.var(0, correction=0).item(), rel=1e-4)
+
+
+def test_atari_runs_quantized():
+    recipe = get_recipe("a2c-PongNoFrameskip-v4")
+    model = make_model(replace(recipe, timesteps=320), seed=0)
+    cell = {"precision": "affine4", "method": "minmax", "regularizer": "none"}
+    callbacks, export = qat.prepare(model, recipe, cell, 0)
+    model.learn(320, callback=callbacks)
+    net = export(model)
+    assert net is not None and net.spec.env_id == recipe.env_id
+    assert spread_of_actions(model, np.zeros((3, 4, 84, 84), np.uint8))[0] > 0
+    model.env.close()
