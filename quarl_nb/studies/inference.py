@@ -202,6 +202,6 @@ QUICK = SMOKE | {"networks": [*PAPER, "512x3", "1024x3"], "precisions": ["fp32",
                  "batches": [1, 8], "repeats": 5, "repeat_s": 0.03}  # fmt: skip
 FULL = QUICK | {"networks": [*PAPER, *(f"{width}x3" for width in (128, 512, 1024, 4096))],
                 "batches": [1, 8, 64], "precisions": ["fp32", "fp16", "bf16", "int8", "int4"],
-                "repeats": 20, "repeat_s": 0.1}  # fmt: skip
+                "repeats": 10, "repeat_s": 0.05}  # fmt: skip
 
 INFERENCE = InferenceStudy("inference", {"smoke": SMOKE, "quick": QUICK, "full": FULL})
