@@ -134,6 +134,8 @@ def test_a_cluster_that_fails_to_start_is_one_line_and_leaves_nothing(small_dqn,
 
     def fail(*arguments, **options):
         started.append(subprocess.Popen(SLEEP))
+        while not psutil.Process(started[0].pid).cmdline():  # it is there a moment after the start
+            time.sleep(0.01)
         raise Exception("The current node timed out during startup.\nMore.")
 
     monkeypatch.setattr(engine.ray, "init", fail)

@@ -134,7 +134,7 @@ def test_every_study_can_be_got_by_name():
     for name in STUDIES:
         assert get_study(name).name == name
     with pytest.raises(QuarlError, match="did you mean 'ptq'"):
-        get_study("pqt")
+        get_study("ptqs")
 
 
 def test_trained_policies_describe_themselves_by_name(project):
