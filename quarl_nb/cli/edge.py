@@ -31,11 +31,11 @@ def export_command(options: argparse.Namespace) -> int:
     """Write a folder that runs a policy on a board: ONNX, plain C and a benchmark."""
     import numpy as np
 
-    from quarl_nb.cli.policies import _policy_source
+    from quarl_nb.cli.policies import policy_source
     from quarl_nb.edge.export import OBSERVATIONS, export_policy, record_observations
     from quarl_nb.rl.policies import load_policy
 
-    net = load_policy(_policy_source(options.policy), env_id=options.env,
+    net = load_policy(policy_source(options.policy), env_id=options.env,
                       vecnormalize=options.vecnormalize)
     env_id = options.env or net.spec.env_id
     if options.observations is not None:

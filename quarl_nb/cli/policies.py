@@ -56,7 +56,7 @@ def evaluate_command(options: argparse.Namespace) -> int:
     from quarl_nb.studies.ptq import quantize_policy
 
     precision = parse_precision(options.precision, options.ranges)
-    net = load_policy(_policy_source(options.policy), env_id=options.env,
+    net = load_policy(policy_source(options.policy), env_id=options.env,
                       vecnormalize=options.vecnormalize)
     env_id = options.env or net.spec.env_id
     if env_id is None:
@@ -75,7 +75,7 @@ def quantize_command(options: argparse.Namespace) -> int:
     from quarl_nb.quantize import quantize_table
 
     table = quantize_table(
-        _policy_source(options.policy), options.env, options.bits, options.episodes,
+        policy_source(options.policy), options.env, options.bits, options.episodes,
         options.ranges, options.vecnormalize,
     )  # fmt: skip
     print(table.to_string(index=False, float_format=lambda value: f"{value:.4g}"))
@@ -84,7 +84,7 @@ def quantize_command(options: argparse.Namespace) -> int:
     return 0
 
 
-def _policy_source(text: str) -> str:
+def policy_source(text: str) -> str:
     """A policy of the suite by its name, anything else as it is."""
     folder = project_root() / "data" / "policies" / text
     return str(folder) if not Path(text).exists() and folder.is_dir() else text

@@ -19,6 +19,7 @@ from quarl_nb.edge.c_text import (
     literal,
 )
 from quarl_nb.errors import QuarlError
+from quarl_nb.inference.export import obs_dtype
 from quarl_nb.inference.weights import check_finite, pack_int4, quantize_rows
 from quarl_nb.quant import FakeQuantize, Precision, QParams
 from quarl_nb.quant.qconfig import INT4_GROUP_SIZE
@@ -195,12 +196,6 @@ class CSource:
             return text
         signed = declaration(name, self.signed_arrays[name])
         return f"#if UNSIGNED_ACTIVATIONS\n{text}\n#else\n{signed}\n#endif"
-
-
-def obs_dtype(net: PolicyNet) -> str:
-    """numpy's name of what one observation is given in: frames stay bytes, and observations are
-    normalized in float64, as `PolicyNet` does."""
-    return {"divide": "uint8", "normalize": "float64"}.get(net.spec.layers[0].kind, "float32")
 
 
 def _level_arguments(levels: QParams) -> list[str]:

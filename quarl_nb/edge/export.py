@@ -13,9 +13,10 @@ import onnx
 import torch
 from onnx import numpy_helper
 
-from quarl_nb.edge.c_source import DEVICE, CSource, obs_dtype
+from quarl_nb.edge.c_source import DEVICE, CSource
 from quarl_nb.edge.c_text import declaration, literal
 from quarl_nb.errors import QuarlError, check_choice
+from quarl_nb.inference.export import obs_dtype
 from quarl_nb.inference.graph import Graph
 from quarl_nb.inference.integer import BlockGraph, StaticGraph
 from quarl_nb.paths import write_atomically

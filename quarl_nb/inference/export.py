@@ -51,15 +51,20 @@ def build_payload(
             f"{runtime} does not compute in {precision} on a CPU; "
             f"allowed: {', '.join(PRECISIONS[runtime])}"
         )
-    # Frames stay bytes, and observations are normalized in float64, as `PolicyNet` does.
-    kind = net.spec.layers[0].kind
-    obs_dtype = {"divide": "uint8", "normalize": "float64"}.get(kind, "float32")
     if runtime == "torch":
         model, tensors = describe(net, precision)
     else:
         graph = _graph(net, parsed, calibration)
-        model, tensors = graph.model(obs_dtype), graph.tensors
-    return encode(Payload(runtime, precision, net.spec.obs_shape, obs_dtype, model, tensors))
+        model, tensors = graph.model(obs_dtype(net)), graph.tensors
+    return encode(Payload(runtime, precision, net.spec.obs_shape, obs_dtype(net), model, tensors))
+
+
+def obs_dtype(net: PolicyNet) -> str:
+    """numpy's name of what one observation is given in.
+
+    Frames stay bytes, and observations are normalized in float64, as `PolicyNet` does.
+    """
+    return {"divide": "uint8", "normalize": "float64"}.get(net.spec.layers[0].kind, "float32")
 
 
 def _graph(net: PolicyNet, precision: Precision, calibration: np.ndarray | None) -> Graph:

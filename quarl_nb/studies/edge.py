@@ -35,7 +35,7 @@ from quarl_nb.rl.air_navigation import ENV_ID, N_ACTIONS
 from quarl_nb.rl.air_world import OBS_SIZE
 from quarl_nb.rl.layers import Layer
 from quarl_nb.rl.policies import Head, PolicyNet, PolicySpec
-from quarl_nb.studies.inference import NATURE_CNN, layers
+from quarl_nb.studies.inference import NATURE_CNN, layers, random_weights
 from quarl_nb.study import Measurement
 
 HERE, EMULATED = "this machine", "Cortex-A53, emulated"
@@ -150,14 +150,10 @@ def _emulate_c(folder: Path) -> dict[str, Any]:
 
 @lru_cache(maxsize=1)  # the cells of a network follow each other
 def navigation_policy(network: str, seed: int) -> PolicyNet:
-    """`navigation_layers` with normal weights of variance 2 / inputs (He et al. 2015)."""
-    found, generator = navigation_layers(network), torch.Generator().manual_seed(seed)
-    tensors = {}
-    for i, layer in enumerate(found):
-        for name, meta in layer.build().state_dict(prefix=f"layers.{i}.").items():
-            std = 0.1 if meta.ndim == 1 else (2 / meta[0].numel()) ** 0.5
-            tensors[name] = std * torch.randn(meta.shape, generator=generator)
-    return PolicyNet(PolicySpec("random", ENV_ID, (OBS_SIZE,), found, Head("argmax")), tensors)
+    """`navigation_layers` with `random_weights`."""
+    found = navigation_layers(network)
+    spec = PolicySpec("random", ENV_ID, (OBS_SIZE,), found, Head("argmax"))
+    return random_weights(spec, seed)
 
 
 TABLE_6 = ["64x3", "256x3", "4096-512-1024"]

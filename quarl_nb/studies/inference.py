@@ -137,16 +137,19 @@ def _nature_cnn() -> tuple[Layer, ...]:
 
 @lru_cache(maxsize=1)  # the cells of a network follow each other
 def random_policy(network: str, seed: int) -> PolicyNet:
-    """A network with normal weights of variance 2 / inputs (He et al. 2015) and small biases."""
-    cnn = network == NATURE_CNN
-    shape = FRAMES if cnn else (OBSERVATIONS,)
+    """A network of that name with `random_weights`, for humanoid's sizes or for frames."""
+    shape = FRAMES if network == NATURE_CNN else (OBSERVATIONS,)
+    return random_weights(PolicySpec("random", None, shape, layers(network), Head("argmax")), seed)
+
+
+def random_weights(spec: PolicySpec, seed: int) -> PolicyNet:
+    """A policy with normal weights of variance 2 / inputs (He et al. 2015) and small biases."""
     generator = torch.Generator().manual_seed(seed)
     tensors = {}
-    for i, layer in enumerate(layers(network)):
+    for i, layer in enumerate(spec.layers):
         for name, meta in layer.build().state_dict(prefix=f"layers.{i}.").items():
             std = 0.1 if meta.ndim == 1 else (2 / meta[0].numel()) ** 0.5
             tensors[name] = std * torch.randn(meta.shape, generator=generator)
-    spec = PolicySpec("random", None, shape, layers(network), Head("argmax"))
     return PolicyNet(spec, tensors)
 
 

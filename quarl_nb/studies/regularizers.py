@@ -9,26 +9,21 @@ from stable_baselines3.common.base_class import BaseAlgorithm
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from quarl_nb.quant.fake import TrainingQuantizer
 from quarl_nb.quant.qat import WeightQuantizer, qat_layers
 from quarl_nb.rl.layers import Layer
 from quarl_nb.rl.policies import PolicyNet
 from quarl_nb.rl.qat import ACTING
 
 
-class WeightNoise(TrainingQuantizer):
+class WeightNoise(WeightQuantizer):
     """Gaussian noise on a weight, anew at each use, as large (rms) as its quantization error.
 
     It separates what quantization does from what noise of its size does. The exported policy is
     the one without noise.
     """
 
-    @property
-    def observed(self) -> bool:
-        return True
-
-    def observe(self, x: Tensor) -> None:
-        pass
+    def __init__(self, bits: int) -> None:
+        super().__init__(bits, per_channel=False)
 
     def quantize(self, x: Tensor) -> Tensor:
         return x
@@ -37,8 +32,7 @@ class WeightNoise(TrainingQuantizer):
         if not self.enabled:
             return x
         weight = x.detach()
-        quantizer = WeightQuantizer(self.bits, per_channel=False)
-        rms = (quantizer.quantize(weight) - weight).square().mean().sqrt()
+        rms = (super().quantize(weight) - weight).square().mean().sqrt()
         return x + rms * torch.randn_like(weight)
 
 
