@@ -120,8 +120,9 @@ class Actor:
             dones, timeouts, episodes,
         )  # fmt: skip
 
-    def report(self, transitions: Transitions) -> Transitions:
-        """Add to a message what happened since the last one."""
+    def report(self, transitions: Transitions, cpu_s: float = 0.0) -> Transitions:
+        """Add to a message what happened since the last one, `cpu_s` of its process included."""
+        transitions.cpu_s = cpu_s
         transitions.seconds, self.seconds = self.seconds, dict.fromkeys(ACTIVITIES, 0.0)
         transitions.pulled_bytes, self.pulled_bytes = self.pulled_bytes, 0
         transitions.pulls, self.pulls = self.pulls, 0

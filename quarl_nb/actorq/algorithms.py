@@ -11,6 +11,7 @@ from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from quarl_nb.errors import QuarlError, check_choice
 from quarl_nb.rl.d4pg import D4PG
 from quarl_nb.rl.envs import make_env
+from quarl_nb.rl.half_dqn import HalfDQNPolicy
 
 ALGORITHMS: dict[str, type[OffPolicyAlgorithm]] = {
     "d4pg": D4PG, "ddpg": DDPG, "dqn": DQN, "sac": SAC, "td3": TD3,
@@ -34,22 +35,26 @@ def make_algorithm(
         algo: d4pg, ddpg, dqn, sac or td3; DQN's network of action values is its policy.
         env_id: see `quarl_nb.rl.envs`.
         width: units in each hidden layer of the policy.
-        autocast: "bf16" lets D4PG's learner compute in bfloat16; "" in fp32.
+        autocast: "bf16" lets a D4PG or DQN learner compute in bfloat16; "" in fp32.
         options: of the algorithm, in place of its defaults.
 
     Raises:
         QuarlError: an unknown algorithm or environment, an algorithm that cannot act there, CUDA
-            asked for and absent, autocast of another algorithm than D4PG.
+            asked for and absent, autocast of another algorithm than D4PG and DQN.
     """
     kind = ALGORITHMS[check_choice("algorithm of ActorQ", algo, ALGORITHMS)]
     if width < 1:
         raise QuarlError(f"a policy of width {width} has no units; at least 1")
     if device.startswith("cuda") and not torch.cuda.is_available():
         raise QuarlError(f"device {device!r} was asked for, but torch finds no CUDA GPU")
+    policy: Any = "MlpPolicy"
     if check_choice("autocast", autocast, ("", "bf16")):
-        if algo != "d4pg":
-            raise QuarlError(f"{algo} has no autocast; allowed: d4pg")
-        options["autocast"] = torch.bfloat16
+        if algo not in ("d4pg", "dqn"):
+            raise QuarlError(f"{algo} has no autocast; allowed: d4pg, dqn")
+        if algo == "d4pg":
+            options["autocast"] = torch.bfloat16
+        else:
+            policy = HalfDQNPolicy
     hidden: Any = [width] * 3
     if algo != "dqn":
         hidden = dict(pi=hidden, qf=[CRITIC_WIDTH] * 3)
@@ -57,7 +62,7 @@ def make_algorithm(
     env = make_env(env_id)
     try:
         return kind(
-            "MlpPolicy", env, policy_kwargs=network, seed=seed, device=device, **options
+            policy, env, policy_kwargs=network, seed=seed, device=device, **options
         )  # type: ignore[call-arg]  # SB3's base class has other parameters than its algorithms
     except AssertionError as error:  # SB3: the action space is not supported
         raise QuarlError(f"{algo} cannot act in {env_id}: {error}".partition("\n")[0]) from error

@@ -14,6 +14,7 @@ import torch
 from quarl_nb.actorq.actor import ACTIVITIES, Actor
 from quarl_nb.actorq.crew import HELLO, Failure
 from quarl_nb.actorq.quantizer import quantize_policy
+from quarl_nb.actorq.result import CpuClock
 from quarl_nb.actorq.settings import ActorTask, Orders
 from quarl_nb.actorq.variables import SharedVariables, Variables
 from quarl_nb.actorq.wire import decode
@@ -85,6 +86,7 @@ def act(connection: Connection, pickled: bytes, payloads: SharedVariables) -> No
         actor.seconds = dict.fromkeys(ACTIVITIES, 0.0)
         connection.send(HELLO)
         orders: Orders = connection.recv()
+        clock = CpuClock()
         while True:
             if actor.pull_due:
                 with actor.timed("pull"):
@@ -94,7 +96,7 @@ def act(connection: Connection, pickled: bytes, payloads: SharedVariables) -> No
             with actor.timed("wait"):
                 orders = connection.recv()
             with actor.timed("send"):
-                connection.send(actor.report(transitions))
+                connection.send(actor.report(transitions, clock.lap()))
     finally:
         actor.close()
 
@@ -111,11 +113,12 @@ def quantize(
 
     newest_quantized()  # loads what is needed to build a payload
     connection.send(HELLO)
+    clock = CpuClock()
     while True:
         connection.recv()
         variables = newest_quantized()
         payloads.publish(variables)
-        connection.send(len(variables.payload))
+        connection.send((len(variables.payload), clock.lap()))
 
 
 def _newest(shared: SharedVariables) -> Variables:

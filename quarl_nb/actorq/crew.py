@@ -178,8 +178,9 @@ class Crew(ABC, Generic[M]):
             self.run.receive(message)
             member.send(self.learner.orders)
         else:
+            publication, cpu_s = message
             self.quantizing = False
-            self.run.count_publication(self.announce(message))
+            self.run.count_publication(self.announce(publication), cpu_s)
 
     def _publish_if_due(self) -> None:
         """Have the newest weights quantized, unless the quantizer is busy with older ones."""

@@ -27,6 +27,7 @@ import torch
 from quarl_nb.actorq.actor import ACTIVITIES, Actor
 from quarl_nb.actorq.crew import HELLO, QUANTIZER, Crew, Failure
 from quarl_nb.actorq.quantizer import quantize_policy
+from quarl_nb.actorq.result import CpuClock
 from quarl_nb.actorq.run import Run
 from quarl_nb.actorq.settings import ActorTask, Orders
 from quarl_nb.actorq.variables import Variables
@@ -147,7 +148,7 @@ class RemoteActor:
         self._actor = Actor(cloudpickle.loads(self._pickled))  # from our own driver
         self._actor.open(ray.get(self._newest[1]))
         self._actor.seconds = dict.fromkeys(ACTIVITIES, 0.0)
-        self._left = perf_counter()
+        self._left, self._cpu = perf_counter(), CpuClock()
         return HELLO
 
     @ray.method(concurrency_group="variables")  # a thread of its own: it never waits for steps
@@ -166,7 +167,7 @@ class RemoteActor:
             actor.open(variables)
         transitions = actor.collect(actor.message_steps, orders)
         with actor.timed("send"):  # the rest of the way is Ray's, beside the next message
-            message = pickle.dumps(actor.report(transitions))
+            message = pickle.dumps(actor.report(transitions, self._cpu.lap()))
         self._left = perf_counter()
         return message
 
@@ -185,17 +186,17 @@ class RemoteQuantizer:
         torch.set_num_threads(1)
         self._task: ActorTask = cloudpickle.loads(self._pickled)
         self._quantize(weights)  # loads what is needed to build a payload
+        self._cpu = CpuClock()
         return HELLO
 
     @_guarded
-    def work(self, weights: Variables) -> Variables:
-        return self._quantize(weights)
+    def work(self, weights: Variables) -> tuple[Variables, float]:
+        return self._quantize(weights), self._cpu.lap()
 
     def close(self) -> None: ...
 
-    def _quantize(self, weights: Variables) -> Variables:
-        net = decode(weights.payload, self._task.spec)
-        return quantize_policy(net, weights.version, self._task)
+    def _quantize(self, newest: Variables) -> Variables:
+        return quantize_policy(decode(newest.payload, self._task.spec), newest.version, self._task)
 
 
 class Remote:
@@ -280,8 +281,7 @@ class RayCrew(Crew[Remote]):
         return Remote(f"actor {task.index}", handle, task.restarts)
 
     def new_quantizer(self, restarts: int) -> Remote:
-        remote: Any = ray.remote(num_cpus=0)
-        handle = remote(RemoteQuantizer).remote(cloudpickle.dumps(self.tasks[0]))
+        handle = ray.remote(num_cpus=0)(RemoteQuantizer).remote(cloudpickle.dumps(self.tasks[0]))
         return Remote(QUANTIZER, handle, restarts, self.weights)
 
     def order_payload(self, weights: Variables) -> None:

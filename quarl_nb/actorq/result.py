@@ -5,11 +5,26 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from time import process_time
 from typing import Any
 
 import numpy as np
 
 from quarl_nb.actorq.settings import Transitions
+
+ROLES = ("learner", "actors", "quantizer")
+
+
+class CpuClock:
+    """CPU-seconds of this process, all its threads, lap by lap."""
+
+    def __init__(self) -> None:
+        self._then = process_time()
+
+    def lap(self) -> float:
+        """Those since the clock was made, or since the last lap."""
+        before, self._then = self._then, process_time()
+        return self._then - before
 
 
 @dataclass(frozen=True)
@@ -29,12 +44,17 @@ class Episode:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The learner's full-precision policy at a moment of the run, saved to be evaluated later."""
+    """The learner's full-precision policy at a moment of the run, saved to be evaluated later.
+
+    Attributes:
+        cpu_s: by role, what the run had cost by then (see `Result`).
+    """
 
     steps: int
     updates: int
     wall_s: float
     folder: Path
+    cpu_s: dict[str, float]
 
 
 @dataclass
@@ -45,6 +65,8 @@ class Result:
         steps: environment steps. updates: gradient steps. wall_s: seconds since actors started.
         ages: of each message, learner updates between the version that made it and its arrival.
         actor_s, learner_s: seconds by activity, of all actors together and of the learner.
+        cpu_s: CPU-seconds by role since actors started (or, if resumed, started again); of actors
+            and quantizer, up to their last message.
         pulls, pulled_bytes: by all actors. published, payload_bytes: by the quantizer.
         restarts: actors (and quantizers) that died and were started again.
         stopped: "done", "interrupted", or the error that ended the run.
@@ -58,6 +80,7 @@ class Result:
     ages: list[int] = field(default_factory=list)
     actor_s: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     learner_s: dict[str, float] = field(default_factory=dict)
+    cpu_s: dict[str, float] = field(default_factory=lambda: dict.fromkeys(ROLES, 0.0))
     pulls: int = 0
     pulled_bytes: int = 0
     published: int = 0
@@ -70,6 +93,7 @@ class Result:
         self.steps += len(transitions)
         self.wall_s = wall_s
         self.ages.append(age)
+        self.cpu_s["actors"] += transitions.cpu_s
         self.pulls += transitions.pulls
         self.pulled_bytes += transitions.pulled_bytes
         for activity, seconds in transitions.seconds.items():

@@ -11,7 +11,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 from quarl_nb.actorq.learner import Learner
-from quarl_nb.actorq.result import Result, Snapshot
+from quarl_nb.actorq.result import CpuClock, Result, Snapshot
 from quarl_nb.actorq.settings import Transitions
 from quarl_nb.rl.checkpoint import Progress, save_checkpoint
 from quarl_nb.rl.policies import save_policy
@@ -62,7 +62,7 @@ class Run:
 
     def start_clock(self) -> None:
         """Count seconds from now: actors are up, the first policy is there."""
-        self._started = time.perf_counter()
+        self._started, self._cpu = time.perf_counter(), CpuClock()
         self._next_checkpoint = self._started + self.saving.checkpoint_every_s
 
     @property
@@ -90,10 +90,15 @@ class Run:
         self.learner.update()
         self.result.updates, self.result.wall_s = self.learner.updates, self.wall_s
 
-    def count_publication(self, payload_bytes: int) -> None:
-        """Account for a policy that was made ready to be pulled."""
+    def count_publication(self, payload_bytes: int, cpu_s: float = 0.0) -> None:
+        """Account for a policy that another process made ready to be pulled in `cpu_s`."""
         self.result.published += 1
         self.result.payload_bytes = payload_bytes
+        self.result.cpu_s["quantizer"] += cpu_s
+
+    def count_cpu(self, role: str) -> None:
+        """Account the CPU-seconds of this process since the last call to `role`."""
+        self.result.cpu_s[role] += self._cpu.lap()
 
     def checkpoint(self) -> None:
         """Save what a killed run goes on from."""
@@ -105,6 +110,7 @@ class Run:
     def close(self, stopped: str) -> Result:
         """End the run: "done", "interrupted", or the error that ended it."""
         result, learner = self.result, self.learner
+        self.count_cpu("learner")
         whole = stopped in ("done", "interrupted")
         if whole and learner.steps > self._started_from[0]:
             self._snapshot_if_due(last=True)
@@ -120,9 +126,11 @@ class Run:
             return
         self._next_snapshot = self.learner.steps + self.saving.snapshot_every
         wall_s = self.result.wall_s if last else self.wall_s  # children take a second to end
-        steps = self.learner.steps
+        steps, result = self.learner.steps, self.result
+        self.count_cpu("learner")
+        cpu_s = dict(result.cpu_s)
         folder = save_policy(self.learner.policy(), self.saving.snapshots / f"{steps:09d}", {})
-        self.result.snapshots.append(Snapshot(steps, self.learner.updates, wall_s, folder))
+        result.snapshots.append(Snapshot(steps, self.learner.updates, wall_s, folder, cpu_s))
 
     def _show(self, steps: int) -> None:
         result, wall_s = self.result, max(time.perf_counter() - self._started, 1e-9)

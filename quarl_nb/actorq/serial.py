@@ -28,11 +28,14 @@ def run_serial(run: Run, tasks: Sequence[ActorTask]) -> None:
                         with learner.timed("publish"):
                             newest = quantize_policy(learner.policy(), learner.updates, tasks[0])
                         run.count_publication(len(newest.payload))
+                        run.count_cpu("quantizer")
                     actor.open(newest)
-                transitions = actor.collect(actor.message_steps, learner.orders)
-                run.receive(actor.report(transitions))
+                transitions = actor.report(actor.collect(actor.message_steps, learner.orders))
+                run.count_cpu("actors")
+                run.receive(transitions)
                 while learner.can_update():
                     run.update()
+                run.count_cpu("learner")
     finally:
         for actor in actors:
             actor.close()

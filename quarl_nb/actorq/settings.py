@@ -100,6 +100,7 @@ class Transitions:
         rewards, dones, timeouts: ``[steps, envs]``; a timeout is done without being terminal.
         episodes: (return, length) of those that ended.
         seconds: what the actor spent them on, since its last message.
+        cpu_s: CPU-seconds of the actor's process since its last message; 0 if it has none.
         pulled_bytes, pulls: since its last message.
     """
 
@@ -113,6 +114,7 @@ class Transitions:
     timeouts: np.ndarray
     episodes: list[tuple[float, int]] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
+    cpu_s: float = 0.0
     pulled_bytes: int = 0
     pulls: int = 0
 

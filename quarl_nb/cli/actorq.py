@@ -24,7 +24,7 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
                         help="how often each transition is learned from (default: 16)")
     actorq.add_argument("--width", type=int, default=2048, help="of the policy (default: 2048)")
     actorq.add_argument("--device", default="cpu", help="of the learner: cpu or cuda")
-    actorq.add_argument("--autocast", default="", help="bf16: of a D4PG learner")
+    actorq.add_argument("--autocast", default="", help="bf16: of a D4PG or DQN learner")
     actorq.add_argument("--seed", type=int, default=0)
     actorq.add_argument("--checkpoint", type=Path, metavar="FILE", help="to go on from")
     actorq.add_argument("--to", type=Path, metavar="DIR", help="save the policy there")

@@ -14,6 +14,7 @@ import torch
 
 from quarl_nb.actorq import ActorQ, Result, Saving, Settings
 from quarl_nb.actorq.algorithms import make_algorithm
+from quarl_nb.actorq.result import ROLES
 from quarl_nb.errors import QuarlError
 from quarl_nb.rl.evaluate import evaluate
 from quarl_nb.rl.policies import load_policy
@@ -36,8 +37,8 @@ class ActorQStudy:
     runtime that actors compute in), `widths` (of the policy), `n_actors`, `envs_per_actor`,
     `pull_periods` (0: the task's own), `samples_per_insert`, `communications` ("": as computed),
     `seeds`; `steps` (environment steps, 0: Table 3's), `evaluations` of the learner's policy along
-    the run, `episodes` each, `device` of the learner and `autocast` of D4PG's ("bf16" or ""),
-    `options` of the algorithm.
+    the run, `episodes` each, `device` of the learner and its `autocast` ("bf16" or ""),
+    `options` of the algorithm, beside the task's own.
     """
 
     name: str
@@ -51,10 +52,9 @@ class ActorQStudy:
         for env_id, actor in product(parameters["tasks"], parameters["actors"]):
             task, (precision, runtime) = get_task(env_id), _split(actor)
             budget = {name: parameters[name] for name in (
-                "evaluations", "episodes", "device", "autocast", "options")}  # fmt: skip
+                "evaluations", "episodes", "device", "autocast")}  # fmt: skip
+            budget["options"] = {**task.options, **parameters["options"]}
             budget["steps"] = parameters["steps"] or task.steps
-            if task.algo != "d4pg":
-                budget["autocast"] = ""
             for values in product(*(parameters[knob] for knob in KNOBS)):
                 cell = {"task": task.published, "env_id": env_id, "algo": task.algo,
                         "precision": precision, "runtime": runtime}  # fmt: skip
@@ -71,7 +71,7 @@ class ActorQStudy:
         task = get_task(cell["env_id"])
         algorithm = make_algorithm(
             task.algo, task.env_id, cell["width"], cell["seed"], budget["device"],
-            budget["autocast"], **{**task.options, **budget["options"]},
+            budget["autocast"], **budget["options"],
         )  # fmt: skip
         with TemporaryDirectory() as folder:
             every = max(1, budget["steps"] // max(1, budget["evaluations"]))
@@ -96,7 +96,8 @@ class ActorQStudy:
 def learning_curve(result: Result, env_id: str, budget: Mapping[str, Any]) -> dict[str, Any]:
     """Returns of the learner's full-precision policy along the run, the same seeds each time.
 
-    ("We measure the quality of the full precision policy from the learner", section 2.)
+    ("We measure the quality of the full precision policy from the learner", section 2.) Beside them
+    what the run had cost by then: seconds, and CPU-seconds by role.
     """
     seeds = range(EVALUATION_SEED, EVALUATION_SEED + budget["episodes"])
     returns = [
@@ -107,8 +108,10 @@ def learning_curve(result: Result, env_id: str, budget: Mapping[str, Any]) -> di
         "curve_steps": [snapshot.steps for snapshot in result.snapshots],
         "curve_updates": [snapshot.updates for snapshot in result.snapshots],
         "curve_wall_s": [snapshot.wall_s for snapshot in result.snapshots],
+        "curve_cpu_s": {role: [snapshot.cpu_s[role] for snapshot in result.snapshots]
+                        for role in ROLES},
         "curve_returns": returns,
-    }
+    }  # fmt: skip
 
 
 def _split(actor: str) -> tuple[str, str]:

@@ -39,6 +39,22 @@ def test_int8_actors_train_a_dqn(small_dqn):
     assert all(age >= 0 for age in result.ages)
 
 
+def test_cpu_seconds_of_actors_are_theirs_alone(small_dqn, counter):
+    class Busy(counter):
+        def step(self, action):
+            until = time.process_time() + 0.002
+            while time.process_time() < until:
+                pass
+            return super().step(action)
+
+    started = time.process_time()
+    actorq = ActorQ(small_dqn(counter()), Busy, n_actors=2, pull_period=50, samples_per_insert=1)
+    result = actorq.learn(1000, progress_bar=False)
+    here = time.process_time() - started
+    assert 0.002 * result.steps < result.cpu_s["actors"] < 2 * 0.002 * result.steps
+    assert 0 < result.cpu_s["learner"] < here and result.cpu_s["quantizer"] > 0
+
+
 @pytest.mark.parametrize("victim", ["actor 0", "quantizer"])
 def test_a_killed_child_is_started_again_and_the_run_goes_on(small_dqn, counter, victim):
     killed = []

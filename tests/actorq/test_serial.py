@@ -1,5 +1,7 @@
 """The whole loop in one process."""
 
+from time import process_time
+
 import numpy as np
 import pytest
 import torch
@@ -38,6 +40,17 @@ def test_steps_updates_pulls_and_bytes_add_up(small_dqn, counter):
     assert max(result.ages) > min(result.ages) == 0
     assert result.stopped == "done" and set(result.learner_s) >= {"train", "sample", "publish"}
     assert 0 < sum(result.actor_s.values()) + sum(result.learner_s.values()) <= result.wall_s
+
+
+def test_cpu_seconds_of_all_roles_are_those_of_the_process(small_dqn, tmp_path):
+    started = process_time()
+    result = run(small_dqn(), 480, saving=Saving(snapshots=tmp_path, snapshot_every=240))
+    spent = process_time() - started
+    assert 0.5 * spent < sum(result.cpu_s.values()) < spent
+    costs = [[snapshot.cpu_s[role] for role in ("learner", "actors", "quantizer")]
+             for snapshot in result.snapshots]  # fmt: skip
+    assert len(costs) == 3 and (np.diff(costs, axis=0) > 0).all()
+    assert result.snapshots[-1].cpu_s == result.cpu_s
 
 
 def test_every_episode_is_reported_once(small_dqn, counter):
