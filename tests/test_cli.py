@@ -188,4 +188,4 @@ def test_quantize_prints_and_writes_the_table(tmp_path, capsys):
 def test_train_lists_what_can_be_trained(capsys):
     assert main(["train", "--list"]) == 0
     rows = [line.split() for line in capsys.readouterr().out.splitlines()]
-    assert ["ppo-CartPole-v1", "trained"] in rows
+    assert ["ppo-CartPole-v1", "Table", "4", "trained"] in rows

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,7 +16,10 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     train.add_argument("names", nargs="*", metavar="NAME", help="policies, <algo>-<environment>")
     train.add_argument("--missing", action="store_true", help="every policy not trained yet")
     train.add_argument("--hours", type=float, help="stop in time; the same command goes on")
-    train.add_argument("--list", action="store_true", help="list the policies and stop")
+    train.add_argument("--workers", type=int, metavar="N",
+                       help="how many at once, a core each (default: the cores there are)")
+    train.add_argument("--list", action="store_true",
+                       help="list the policies (with --missing: those not trained) and stop")
 
     evaluate = command(evaluate_command, "ppo-CartPole-v1 --precision int8 --episodes 20")
     quantize = command(quantize_command, "my_sb3_model.zip --bits 8 --env CartPole-v1")
@@ -35,17 +39,19 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
 
 def train_command(options: argparse.Namespace) -> int:
     """Train policies with stable-baselines3, going on where an earlier call stopped."""
-    from quarl_nb.rl.recipes import recipes
-    from quarl_nb.rl.train import main_train
+    from quarl_nb.cli.training import list_policies, train_all
+    from quarl_nb.rl.zoo import wanted_policies
 
     if options.list:
-        for name in recipes():
-            trained = (project_root() / "data" / "policies" / name).exists()
-            print(f"{name:<40}{'trained' if trained else ''}".rstrip())
+        list_policies(options.missing)
         return 0
-    for folder in main_train(options.names, missing=options.missing, hours=options.hours):
-        print(folder)
-    return 0
+    for option in ("hours", "workers"):
+        value = getattr(options, option)
+        if value is not None and value <= 0:
+            raise QuarlError(f"--{option} must be above 0, not {value}")
+    names = wanted_policies(options.names, options.missing)
+    workers = options.workers or os.cpu_count() or 1
+    return train_all(names, options.hours, min(workers, len(names)))
 
 
 def evaluate_command(options: argparse.Namespace) -> int:

@@ -3,38 +3,52 @@
 from __future__ import annotations
 
 import os
-from dataclasses import asdict, dataclass
+import zlib
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from stable_baselines3.common.base_class import BaseAlgorithm
+from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from stable_baselines3.common.running_mean_std import RunningMeanStd
 
 from quarl_nb.errors import QuarlError
+from quarl_nb.rl.prioritized import PrioritizedReplayBuffer
 
-FORMAT = 1
-# Larger replay buffers (Atari's) are not saved: a resumed run fills them again first.
+FORMAT = 2
+READABLE = (1, 2)  # 1 had neither packed frames nor priorities
+# Larger replay buffers are not saved: a resumed run fills them again first.
 MAX_SAVED_BUFFER_BYTES = 500_000_000
 # What SB3 counts by, beside `num_timesteps`: target updates and delays depend on it.
 _COUNTERS = ("_n_updates", "_n_calls")
-_BUFFERS = ("observations", "next_observations", "actions", "rewards", "dones", "timeouts")
+_FRAMES = ("observations", "next_observations")
+_BUFFERS = (*_FRAMES, "actions", "rewards", "dones", "timeouts")
 
 
 @dataclass
 class Progress:
-    """What a run has reached so far, kept in its checkpoint."""
+    """What a run has reached so far, kept in its checkpoint.
+
+    Attributes:
+        stages: (environment steps, metres) of the curriculum, where the recipe has one.
+    """
 
     timesteps: int = 0
     wall_s: float = 0.0
     best_return: float = -float("inf")
     best_timesteps: int = 0
     done: bool = False
+    stages: list[tuple[int, float]] = field(default_factory=list)
 
 
 def save_checkpoint(path: Path, model: BaseAlgorithm, progress: Progress) -> None:
     """Write parameters, optimizers, normalization and replay buffer by atomic rename.
+
+    Frames of the replay buffer are compressed without loss: 10,000 transitions of an
+    Atari game, 564 MB, take 8 to 12 MB and 1.5 s.
 
     Raises:
         QuarlError: the file cannot be written.
@@ -65,9 +79,7 @@ def load_checkpoint(path: Path, model: BaseAlgorithm) -> Progress:
         QuarlError: the file is damaged, of another format, or of another recipe.
     """
     try:
-        state = torch.load(path, weights_only=True)
-        if state["format"] != FORMAT:
-            raise QuarlError(f"it has format {state['format']}, this version reads {FORMAT}")
+        state = _read(path)
         model.set_parameters(state["parameters"], exact_match=True, device="cpu")
         for name, rms in _running_statistics(model).items():
             saved = state["normalizer"][name]
@@ -75,15 +87,37 @@ def load_checkpoint(path: Path, model: BaseAlgorithm) -> Progress:
             rms.count = saved["count"]
         for name, count in state.get("counters", {}).items():
             setattr(model, name, count)
-        _restore_replay(model, state.get("replay", {}))
         progress = Progress(**state["progress"])
-    except Exception as error:  # torch.load raises almost anything on a damaged file
-        reason = " ".join(str(error).split())[:200]
-        raise QuarlError(
-            f"checkpoint '{path}' cannot be read: {reason}; delete it to start anew"
-        ) from error
-    model.num_timesteps = progress.timesteps
+        model.num_timesteps = progress.timesteps
+        _restore_replay(model, state.get("replay", {}))
+    except Exception as error:  # torch.load raises almost anything, as does another recipe's state
+        raise _unreadable(path, error) from error
     return progress
+
+
+def read_progress(path: Path) -> Progress:
+    """How far the run of a checkpoint is; its tensors are not read.
+
+    Raises:
+        QuarlError: the file is damaged or of another format.
+    """
+    try:
+        return Progress(**_read(path, mmap=True)["progress"])
+    except Exception as error:  # torch.load raises almost anything on a damaged file
+        raise _unreadable(path, error) from error
+
+
+def _read(path: Path, mmap: bool = False) -> dict[str, Any]:
+    state = torch.load(path, weights_only=True, mmap=mmap)
+    if state["format"] not in READABLE:
+        known = " and ".join(map(str, READABLE))
+        raise QuarlError(f"it has format {state['format']}, this version reads {known}")
+    return state
+
+
+def _unreadable(path: Path, error: Exception) -> QuarlError:
+    reason = " ".join(str(error).split())[:200]
+    return QuarlError(f"checkpoint '{path}' cannot be read: {reason}; delete it to start anew")
 
 
 def _running_statistics(model: BaseAlgorithm) -> dict[str, RunningMeanStd]:
@@ -99,11 +133,22 @@ def _replay_state(model: OffPolicyAlgorithm) -> dict[str, Any]:
     buffer = model.replay_buffer
     assert buffer is not None
     used = buffer.buffer_size if buffer.full else buffer.pos
-    arrays = {name: getattr(buffer, name)[:used] for name in _BUFFERS}
-    if sum(array.nbytes for array in arrays.values()) > MAX_SAVED_BUFFER_BYTES:
+    tensors = {name: torch.as_tensor(array[:used]) for name, array in _arrays(buffer).items()}
+    if buffer.observations.dtype == np.uint8 and used:
+        tensors |= _pack_frames(tensors.pop(_FRAMES[0]).numpy(), tensors.pop(_FRAMES[1]).numpy())
+    if sum(tensor.nbytes for tensor in tensors.values()) > MAX_SAVED_BUFFER_BYTES:
         return {}
-    tensors = {name: torch.as_tensor(array) for name, array in arrays.items()}
-    return tensors | {"pos": buffer.pos, "full": buffer.full}
+    scalars: dict[str, Any] = {"pos": buffer.pos, "full": buffer.full}
+    if isinstance(buffer, PrioritizedReplayBuffer):
+        scalars["largest"] = buffer.largest
+    return tensors | scalars
+
+
+def _arrays(buffer: ReplayBuffer) -> dict[str, np.ndarray]:
+    arrays = {name: getattr(buffer, name) for name in _BUFFERS}
+    if isinstance(buffer, PrioritizedReplayBuffer):
+        arrays["powers"] = buffer.powers
+    return arrays
 
 
 def _restore_replay(model: BaseAlgorithm, saved: dict[str, Any]) -> None:
@@ -115,6 +160,43 @@ def _restore_replay(model: BaseAlgorithm, saved: dict[str, Any]) -> None:
         # An empty buffer: collect the warm-up again before learning goes on.
         model.learning_starts += model.num_timesteps
         return
-    for name in _BUFFERS:
-        getattr(buffer, name)[: len(saved[name])] = saved[name].numpy()
+    if "frames" in saved:
+        _unpack_frames(saved, buffer)
+    for name, array in _arrays(buffer).items():
+        if name in saved:
+            array[: len(saved[name])] = saved[name].numpy()
     buffer.pos, buffer.full = saved["pos"], saved["full"]
+    if isinstance(buffer, PrioritizedReplayBuffer):
+        buffer.largest = saved["largest"]
+
+
+def _pack_frames(frames: np.ndarray, following: np.ndarray) -> dict[str, torch.Tensor]:
+    """Observations and next observations [n, n_envs, ...], uint8, compressed.
+
+    A next observation is stored only where it is not the observation of the next row, i.e. at an
+    episode's end. A stack of four frames shares three with the stack before it, 21 kB back and so
+    within zlib's window of 32 kB.
+    """
+    n = len(frames)
+    own = [i for i in range(n) if not np.array_equal(following[i], frames[(i + 1) % n])]
+    return {"frames": _pack(frames), "own_rows": torch.as_tensor(own, dtype=torch.int64),
+            "own_frames": _pack(following[own])}  # fmt: skip
+
+
+def _unpack_frames(saved: dict[str, Any], buffer: ReplayBuffer) -> None:
+    """The reverse of `_pack_frames`, in place: a large buffer leaves no memory for a copy."""
+    shape = buffer.observations.shape[1:]
+    frames = _unpack(saved["frames"], shape)
+    n = len(frames)
+    buffer.observations[:n] = frames
+    buffer.next_observations[: n - 1], buffer.next_observations[n - 1] = frames[1:], frames[0]
+    buffer.next_observations[saved["own_rows"].numpy()] = _unpack(saved["own_frames"], shape)
+
+
+def _pack(array: np.ndarray) -> torch.Tensor:
+    packed = zlib.compress(np.ascontiguousarray(array).data, level=1)
+    return torch.frombuffer(bytearray(packed), dtype=torch.uint8)
+
+
+def _unpack(packed: torch.Tensor, shape: tuple[int, ...]) -> np.ndarray:
+    return np.frombuffer(zlib.decompress(packed.numpy().tobytes()), np.uint8).reshape(-1, *shape)

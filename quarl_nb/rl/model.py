@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -13,15 +14,18 @@ from stable_baselines3.common.noise import NormalActionNoise, OrnsteinUhlenbeckA
 from stable_baselines3.common.sb2_compat.rmsprop_tf_like import RMSpropTFLike
 from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 
-from quarl_nb.rl.envs import is_atari, make_env
+from quarl_nb.rl.envs import OURS, is_atari, make_env
 from quarl_nb.rl.fast_cnn import FAST_CNN_POLICIES, FastNatureCNN
+from quarl_nb.rl.half_dqn import HalfDQNPolicy
+from quarl_nb.rl.prioritized import PrioritizedDQN, PrioritizedReplayBuffer
 from quarl_nb.rl.recipes import Recipe
-from quarl_nb.rl.sb3_vec import AtariVecEnv
+from quarl_nb.rl.sb3_vec import ArenaVecEnv, AtariVecEnv
 
 ALGORITHMS: dict[str, type[BaseAlgorithm]] = {"a2c": A2C, "ddpg": DDPG, "dqn": DQN, "ppo": PPO}
 NOISE = {"normal": NormalActionNoise, "ornstein-uhlenbeck": OrnsteinUhlenbeckActionNoise}
 # Recipes are plain data; these are the classes that their words stand for.
-CLASSES = {"relu": torch.nn.ReLU, "rmsprop_tf_like": RMSpropTFLike}
+CLASSES = {"relu": torch.nn.ReLU, "rmsprop_tf_like": RMSpropTFLike,
+           "prioritized": PrioritizedReplayBuffer}  # fmt: skip
 
 
 def make_model(
@@ -29,19 +33,16 @@ def make_model(
 ) -> BaseAlgorithm:
     """The SB3 algorithm of a recipe, its environment (normalized where asked) attached.
 
-    Atari policies train with `FastNatureCNN` on the C++ environments; everything else is
-    stock SB3.
+    Atari policies train with `FastNatureCNN` on the C++ environments, drones in arenas that are
+    stepped at once; everything else is stock SB3.
 
     Args:
         seed: of the environments, the initial weights and the exploration.
         n_threads: of the C++ Atari environments.
         device: of the networks.
     """
-    arguments = dict(recipe.hyperparameters)
-    policy_kwargs = {
-        name: CLASSES.get(value, value) if isinstance(value, str) else value
-        for name, value in arguments.pop("policy_kwargs", {}).items()
-    }
+    arguments = _with_classes(recipe.hyperparameters)
+    policy_kwargs = _with_classes(arguments.pop("policy_kwargs", {}))
     env, policy = _env(recipe, seed, n_threads), _policy(recipe)
     if is_atari(recipe.env_id):
         # As stock CnnPolicy: no hidden layers between the features and the heads.
@@ -51,7 +52,8 @@ def make_model(
         assert env.action_space.shape is not None
         size = env.action_space.shape
         arguments["action_noise"] = NOISE[kind](mean=np.zeros(size), sigma=std * np.ones(size))
-    model = ALGORITHMS[recipe.algo](
+    prioritized = arguments.get("replay_buffer_class") is PrioritizedReplayBuffer
+    model = (PrioritizedDQN if prioritized else ALGORITHMS[recipe.algo])(
         policy, env, seed=seed, policy_kwargs=policy_kwargs, device=device, **arguments
     )
     if is_atari(recipe.env_id):
@@ -60,9 +62,18 @@ def make_model(
     return model
 
 
+def _with_classes(options: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        name: CLASSES.get(value, value) if isinstance(value, str) else value
+        for name, value in options.items()
+    }
+
+
 def _env(recipe: Recipe, seed: int, n_threads: int) -> VecEnv:
     if is_atari(recipe.env_id):
         return AtariVecEnv(recipe.env_id, recipe.n_envs, seed=seed, n_threads=n_threads)
+    if recipe.env_id.startswith(OURS):
+        return ArenaVecEnv(recipe.env_id, recipe.n_envs, seed, recipe.reward_scale)
     env = make_vec_env(lambda: make_env(recipe.env_id), n_envs=recipe.n_envs, seed=seed)
     if recipe.normalize:
         return VecNormalize(env, gamma=recipe.hyperparameters.get("gamma", 0.99))
@@ -70,4 +81,6 @@ def _env(recipe: Recipe, seed: int, n_threads: int) -> VecEnv:
 
 
 def _policy(recipe: Recipe) -> Any:
+    if recipe.half_precision:
+        return HalfDQNPolicy
     return FAST_CNN_POLICIES[recipe.algo] if is_atari(recipe.env_id) else "MlpPolicy"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import replace
@@ -24,6 +25,7 @@ __all__ = ["Head", "PolicyNet", "PolicySpec", "load_policy", "save_policy"]
 
 FORMAT_VERSION = 1
 TENSORS, DESCRIPTION = "policy.safetensors", "policy.json"
+MAX_PART_BYTES = 4_500_000  # the repository has no files of more than 5 MB
 _INPUT_LAYERS = ("normalize", "divide")
 
 
@@ -132,6 +134,8 @@ class PolicyNet(nn.Module):
 def save_policy(net: PolicyNet, folder: str | Path, provenance: Mapping[str, Any]) -> Path:
     """Write `folder`/policy.safetensors and policy.json; a half-written pair cannot be loaded.
 
+    Tensors of more than `MAX_PART_BYTES` are cut into policy.safetensors.00, .01 and so on.
+
     Raises:
         QuarlError: the folder cannot be written, or the weights are not finite.
     """
@@ -147,7 +151,7 @@ def save_policy(net: PolicyNet, folder: str | Path, provenance: Mapping[str, Any
     }
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        _replace(folder / TENSORS, payload)
+        _write_tensors(folder, payload)
         _replace(folder / DESCRIPTION, (json.dumps(description, indent=1) + "\n").encode())
     except OSError as error:
         raise QuarlError(f"cannot write policy to '{folder}': {error.strerror}") from error
@@ -184,7 +188,7 @@ def load_policy(source: str | Path, **options: Any) -> PolicyNet:
 def _load_folder(folder: Path) -> PolicyNet:
     try:
         description = json.loads((folder / DESCRIPTION).read_text())
-        payload = (folder / TENSORS).read_bytes()
+        payload = _read_tensors(folder)
     except OSError as error:
         name = Path(error.filename or folder).name
         raise QuarlError(f"no policy in '{folder}': cannot read {name}") from error
@@ -203,6 +207,22 @@ def _load_folder(folder: Path) -> PolicyNet:
         return PolicyNet(PolicySpec.from_json(description["spec"]), load_safetensors(payload))
     except (QuarlError, SafetensorError, KeyError) as error:
         raise QuarlError(f"policy '{folder}': {error}") from error
+
+
+def _write_tensors(folder: Path, payload: bytes) -> None:
+    names = [TENSORS]
+    if len(payload) > MAX_PART_BYTES:
+        names = [f"{TENSORS}.{i:02}" for i in range(math.ceil(len(payload) / MAX_PART_BYTES))]
+    for i, name in enumerate(names):
+        _replace(folder / name, payload[i * MAX_PART_BYTES : (i + 1) * MAX_PART_BYTES])
+    for old in folder.glob(f"{TENSORS}*"):
+        if old.name not in names:
+            old.unlink()
+
+
+def _read_tensors(folder: Path) -> bytes:
+    parts = sorted(folder.glob(f"{TENSORS}.[0-9][0-9]"))
+    return b"".join(path.read_bytes() for path in parts or [folder / TENSORS])
 
 
 def _replace(path: Path, payload: bytes) -> None:

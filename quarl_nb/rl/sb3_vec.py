@@ -1,4 +1,4 @@
-"""ale-py's C++ vector environment as a stable-baselines3 ``VecEnv`` for training."""
+"""Vector environments (ale-py's in C++, our own in numpy) as stable-baselines3 ``VecEnv``s."""
 
 from __future__ import annotations
 
@@ -8,10 +8,31 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 from stable_baselines3.common.vec_env import VecEnv
 
-from quarl_nb.rl.envs import make_atari_vec
+from quarl_nb.rl.envs import make_atari_vec, make_vec
 
 
-class AtariVecEnv(VecEnv):
+class _NativeVecEnv(VecEnv):
+    """What both have in common: one object `env` holds all environments."""
+
+    env: Any
+
+    def close(self) -> None:
+        self.env.close()
+
+    def get_attr(self, attr_name: str, indices: Any = None) -> list[Any]:
+        return [getattr(self.env, attr_name, None)] * len(list(self._get_indices(indices)))
+
+    def set_attr(self, attr_name: str, value: Any, indices: Any = None) -> None:
+        raise NotImplementedError("its environments have no attributes of their own to set")
+
+    def env_method(self, method_name: str, *args: Any, indices: Any = None, **kwargs: Any) -> list:
+        raise NotImplementedError("its environments have no methods of their own")
+
+    def env_is_wrapped(self, wrapper_class: type, indices: Any = None) -> list[bool]:
+        return [False] * len(list(self._get_indices(indices)))
+
+
+class AtariVecEnv(_NativeVecEnv):
     """Atari for SB3: rewards clipped to their sign, an episode ends at the loss of a life.
 
     As in SB3's ``AtariWrapper``, except that after a lost life the agent itself presses fire.
@@ -62,17 +83,53 @@ class AtariVecEnv(VecEnv):
                 self._lengths[i] = 0
         return obs, np.sign(rewards).astype(np.float32), dones, infos
 
-    def close(self) -> None:
-        self.env.close()
 
-    def get_attr(self, attr_name: str, indices: Any = None) -> list[Any]:
-        return [getattr(self.env, attr_name, None)] * len(list(self._get_indices(indices)))
+class ArenaVecEnv(_NativeVecEnv):
+    """Our own environments for SB3: all stepped at once, reset in the step that ends an episode.
 
-    def set_attr(self, attr_name: str, value: Any, indices: Any = None) -> None:
-        raise NotImplementedError("the C++ environments have no attributes to set")
+    Returns and lengths of episodes (raw rewards) are reported in ``info["episode"]``, as SB3's
+    ``Monitor`` does, and ``info["is_success"]`` is handed on.
+
+    Args:
+        reward_scale: rewards are multiplied by it.
+    """
+
+    def __init__(self, env_id: str, n_envs: int, seed: int, reward_scale: float = 1.0) -> None:
+        self.env = make_vec(env_id, n_envs)
+        super().__init__(n_envs, self.env.single_observation_space, self.env.single_action_space)
+        self._first_seed: int | None = seed
+        self._reward_scale = reward_scale
+        self._returns = np.zeros(n_envs)
+        self._lengths = np.zeros(n_envs, dtype=np.int64)
+
+    def reset(self) -> np.ndarray:
+        self._returns[:] = 0
+        self._lengths[:] = 0
+        obs, _ = self.env.reset(seed=self._first_seed)
+        self._first_seed = None  # the next episodes are others
+        return obs
+
+    def step_async(self, actions: np.ndarray) -> None:
+        self._actions = actions
+
+    def step_wait(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, list[dict[str, Any]]]:
+        obs, rewards, terminated, truncated, info = self.env.step(self._actions)
+        self._returns += rewards
+        self._lengths += 1
+        dones = terminated | truncated
+        infos: list[dict[str, Any]] = [{} for _ in range(self.num_envs)]
+        for i in np.flatnonzero(dones):
+            infos[i]["terminal_observation"] = obs[i]
+            infos[i]["TimeLimit.truncated"] = bool(truncated[i] and not terminated[i])
+            infos[i]["is_success"] = bool(info["is_success"][i])
+            infos[i]["episode"] = {"r": float(self._returns[i]), "l": int(self._lengths[i])}
+        if dones.any():
+            obs, _ = self.env.reset(options={"reset_mask": dones})
+            self._returns[dones] = 0
+            self._lengths[dones] = 0
+        return obs, (rewards * self._reward_scale).astype(np.float32), dones, infos
 
     def env_method(self, method_name: str, *args: Any, indices: Any = None, **kwargs: Any) -> list:
-        raise NotImplementedError("the C++ environments have no methods of their own")
-
-    def env_is_wrapped(self, wrapper_class: type, indices: Any = None) -> list[bool]:
-        return [False] * len(list(self._get_indices(indices)))
+        """Call a method of the vector environment, which acts on all of them."""
+        result = getattr(self.env, method_name)(*args, **kwargs)
+        return [result] * len(list(self._get_indices(indices)))

@@ -9,37 +9,38 @@ from __future__ import annotations
 import csv
 import sys
 import time
-from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from stable_baselines3.common.callbacks import BaseCallback
 from tqdm import tqdm
 
 from quarl_nb import provenance
-from quarl_nb.errors import QuarlError, check_choice
-from quarl_nb.paths import project_root
+from quarl_nb.errors import QuarlError
+from quarl_nb.rl.air_curriculum import CurriculumCallback
 from quarl_nb.rl.checkpoint import Progress, load_checkpoint, save_checkpoint
 from quarl_nb.rl.evaluate import Evaluation, evaluate
 from quarl_nb.rl.model import make_model
-from quarl_nb.rl.policies import PolicyNet, load_policy, save_policy
-from quarl_nb.rl.recipes import Recipe, recipes
+from quarl_nb.rl.policies import PolicyNet, save_policy
+from quarl_nb.rl.recipes import Recipe
 
 CHECKPOINT_EVERY_S = 120.0
+CHECKPOINT_SHARE = 0.05  # of the time at most; large replay buffers are saved less often
 # Evaluation during training, which selects the best policy, never sees the seeds of the studies.
 SELECTION_SEED = 10_000
 COLUMNS = ("timesteps", "wall_s", "training_return", "eval_return", "eval_std")
 
 
 def train(
-    recipe: Recipe, run_dir: Path, seed: int = 0, deadline: float | None = None
+    recipe: Recipe, run_dir: Path, seed: int = 0, deadline: float | None = None,
+    show_bar: bool = True,
 ) -> Progress:
     """Train until the recipe's steps or target return are reached, or `deadline` (Unix time).
 
     Continues from ``run_dir/checkpoint.pt`` where there is one. At most `CHECKPOINT_EVERY_S`
-    seconds of work are lost when the process is killed.
+    seconds of work are lost when the process is killed. `show_bar`: on a terminal.
 
     Raises:
         QuarlError: the checkpoint cannot be read or written, or the parameters became NaN.
@@ -48,22 +49,27 @@ def train(
     checkpoint = run_dir / "checkpoint.pt"
     model = make_model(recipe, seed)
     progress = load_checkpoint(checkpoint, model) if checkpoint.exists() else Progress()
-    if progress.done:
+    target = recipe.target_return
+    reached = target is not None and progress.best_return >= target
+    if progress.done and (reached or progress.timesteps >= recipe.timesteps):
         return progress
+    progress.done = False  # the recipe has got more steps since
     # A resumed run goes on with other random numbers than the ones it began with.
     model.set_random_seed(seed + progress.timesteps)
     remaining = recipe.timesteps - progress.timesteps
-    monitor = _Monitor(recipe, run_dir, progress, seed, deadline)
+    monitor = _Monitor(recipe, run_dir, progress, seed, deadline, show_bar)
+    callbacks: list[BaseCallback] = [monitor]
+    if recipe.curriculum:
+        callbacks.append(CurriculumCallback(recipe.curriculum, progress.stages))
     try:
         if remaining > 0:
-            model.learn(remaining, callback=monitor, reset_num_timesteps=progress.timesteps == 0)
+            model.learn(remaining, callback=callbacks, reset_num_timesteps=progress.timesteps == 0)
         if not progress.done and progress.timesteps >= recipe.timesteps:
             monitor.evaluate()
             progress.done = True
     except ValueError as error:
         if "nan" in str(error).lower():  # torch.distributions refuses a mean that is NaN
-            where = f"at step {progress.timesteps}"
-            raise QuarlError(f"{recipe.name} diverged {where}: NaN in the policy") from error
+            raise diverged(recipe, progress.timesteps) from error
         raise
     finally:
         monitor.bar.close()
@@ -75,18 +81,19 @@ class _Monitor(BaseCallback):
     """Evaluates, keeps the best policy, checkpoints, logs and stops a run."""
 
     def __init__(
-        self, recipe: Recipe, run_dir: Path, progress: Progress, seed: int, deadline: float | None
-    ) -> None:
+        self, recipe: Recipe, run_dir: Path, progress: Progress, seed: int,
+        deadline: float | None, show_bar: bool,
+    ) -> None:  # fmt: skip
         super().__init__()
         self.recipe, self.run_dir, self.progress, self.seed = recipe, run_dir, progress, seed
         self.deadline = deadline
         self.started = time.perf_counter() - progress.wall_s
-        self.next_eval = progress.timesteps + recipe.eval_every
+        self.next_eval = (progress.timesteps // recipe.eval_every + 1) * recipe.eval_every
         self.next_checkpoint = time.perf_counter() + CHECKPOINT_EVERY_S
         self.episode_returns: list[float] = []
         self.bar = tqdm(
             total=recipe.timesteps, initial=progress.timesteps, desc=recipe.name, unit="step",
-            unit_scale=True, disable=not sys.stderr.isatty(),
+            unit_scale=True, disable=not (show_bar and sys.stderr.isatty()),
         )  # fmt: skip
 
     def _on_step(self) -> bool:
@@ -98,17 +105,27 @@ class _Monitor(BaseCallback):
             result = self.evaluate()
             target = self.recipe.target_return
             self.progress.done = target is not None and result.mean >= target
+            self.checkpoint()  # it says which policy is the best so far
         if time.perf_counter() >= self.next_checkpoint:
             self.checkpoint()
         in_time = self.deadline is None or time.time() < self.deadline
         return in_time and not self.progress.done
 
     def checkpoint(self) -> None:
-        self.progress.wall_s = time.perf_counter() - self.started
+        self._check_finite()
+        begun = time.perf_counter()
+        self.progress.wall_s = begun - self.started
         save_checkpoint(self.run_dir / "checkpoint.pt", self.model, self.progress)
-        self.next_checkpoint = time.perf_counter() + CHECKPOINT_EVERY_S
+        ended = time.perf_counter()
+        self.next_checkpoint = ended + max(CHECKPOINT_EVERY_S, (ended - begun) / CHECKPOINT_SHARE)
+
+    def _check_finite(self) -> None:
+        for parameter in self.model.policy.parameters():
+            if not parameter.isfinite().all():
+                raise diverged(self.recipe, self.num_timesteps)
 
     def evaluate(self) -> Evaluation:
+        self._check_finite()
         seeds = range(SELECTION_SEED, SELECTION_SEED + self.recipe.eval_episodes)
         net = PolicyNet.from_sb3(self.model, env_id=self.recipe.env_id)
         result = evaluate(net, self.recipe.env_id, seeds)
@@ -126,14 +143,22 @@ class _Monitor(BaseCallback):
         row = (self.num_timesteps, round(self.progress.wall_s, 1), recent, result.mean, result.std)
         log = self.run_dir / "progress.csv"
         new = not log.exists()
-        with log.open("a", newline="") as file:
-            csv.writer(file).writerows([COLUMNS, row] if new else [row])
+        try:
+            with log.open("a", newline="") as file:
+                csv.writer(file).writerows([COLUMNS, row] if new else [row])
+        except OSError as error:
+            raise QuarlError(f"cannot write '{log}': {error.strerror}") from error
         tqdm.write(
             f"{self.recipe.name}: step {self.num_timesteps:,} of {self.recipe.timesteps:,}, "
             f"{row[1]:.0f} s, training return {recent:.1f}, evaluation {result.mean:.1f} "
             f"+- {result.std:.1f}, best {self.progress.best_return:.1f}",
             file=sys.stderr,
         )
+
+
+def diverged(recipe: Recipe, timesteps: int) -> QuarlError:
+    """What to raise when a parameter is not a number; the run keeps its last checkpoint."""
+    return QuarlError(f"{recipe.name} diverged at step {timesteps}: NaN or infinity in the policy")
 
 
 def describe_run(
@@ -147,6 +172,7 @@ def describe_run(
         "n_envs": recipe.n_envs,
         "normalize": recipe.normalize,
         "action_noise": list(recipe.action_noise) if recipe.action_noise else None,
+        **_curriculum(recipe, progress),
         "seed": seed,
         "timesteps": progress.best_timesteps,
         "timesteps_planned": recipe.timesteps,
@@ -157,42 +183,17 @@ def describe_run(
     }  # fmt: skip
 
 
+def _curriculum(recipe: Recipe, progress: Progress) -> dict[str, Any]:
+    """The curriculum as planned and as it went; nothing of a recipe without one."""
+    if recipe.curriculum is None:
+        return {}
+    stages = [list(stage) for stage in progress.stages]
+    return {"reward_scale": recipe.reward_scale,
+            "curriculum": {**asdict(recipe.curriculum), "stages": stages}}  # fmt: skip
+
+
 def _plain(value: Any) -> Any:
     """A hyperparameter as JSON; a schedule by its value at the start of training."""
     if callable(value):
         return f"linear from {value(1.0)}"
     return value
-
-
-def main_train(
-    names: Sequence[str], missing: bool = False, hours: float | None = None, seed: int = 0
-) -> list[Path]:
-    """Train the named policies (or those not yet in ``data/policies``) one after the other.
-
-    Args:
-        hours: stop in time, keeping checkpoints; the next call continues.
-
-    Returns:
-        the folders of the policies that were finished.
-    """
-    torch.set_num_threads(1)
-    known, policies = recipes(), project_root() / "data" / "policies"
-    wanted = [check_choice("policy", name, known) for name in names]
-    if missing:
-        wanted += [n for n in known if n not in wanted and not (policies / n).exists()]
-    if not wanted:
-        raise QuarlError("nothing to train: name policies, or --missing (all exist already)")
-    deadline = time.time() + 3600 * hours if hours is not None else None
-    finished = []
-    for name in wanted:
-        if deadline is not None and time.time() >= deadline:
-            break
-        run_dir = project_root() / "runs" / name
-        if train(known[name], run_dir, seed, deadline).done:
-            finished.append(publish(run_dir, policies / name))
-    return finished
-
-
-def publish(run_dir: Path, folder: Path) -> Path:
-    """Copy a run's best policy to where the studies find it."""
-    return save_policy(load_policy(run_dir / "best"), folder, {})

@@ -20,6 +20,7 @@ _MODULES = {
     "mixed_precision": "quarl_nb.studies.mixed_precision:MIXED_PRECISION",
     "inference": "quarl_nb.studies.inference:INFERENCE",
     "edge": "quarl_nb.studies.edge:EDGE",
+    "navigation": "quarl_nb.studies.navigation:NAVIGATION",
     "actorq": "quarl_nb.studies.actorq:SPEEDUP",
     "actorq_staleness": "quarl_nb.studies.actorq:STALENESS",
     "actorq_runtime": "quarl_nb.studies.actorq:RUNTIME",

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -38,7 +38,7 @@ from quarl_nb.rl.policies import Head, PolicyNet, PolicySpec
 from quarl_nb.studies.inference import NATURE_CNN, layers, random_weights
 from quarl_nb.study import Measurement
 
-HERE, EMULATED = "this machine", "Cortex-A53, emulated"
+HERE, EMULATED = "this machine", "emulated Cortex-A53"
 N_OBSERVATIONS = 64
 
 
@@ -53,7 +53,7 @@ class EdgeStudy:
 
     name: str
     profiles: Mapping[str, Mapping[str, Any]] = field(hash=False)
-    schema_version: int = 1
+    schema_version: int = 2
     timed: bool = True
 
     def cells(self, parameters: Mapping[str, Any]) -> list[tuple[dict[str, Any], dict[str, Any]]]:
@@ -85,7 +85,8 @@ class EdgeStudy:
             sizes = [layer.options["out_features"] for layer in navigation_layers(network)[::2]]
             pi = BOARDS[cell["machine"]]
             predicted = predict(pi, [OBS_SIZE, *sizes], cell["precision"], runtime)
-            return Measurement(predicted.as_record(), runtime, "modelled", extra=extra)
+            inputs = {"board": asdict(pi)}
+            return Measurement(predicted.as_record(), runtime, "modelled", extra=extra | inputs)
         net = navigation_policy(network, cell["seed"])
         with tempfile.TemporaryDirectory() as place:
             obs = record_observations(net, ENV_ID, N_OBSERVATIONS, cell["seed"])

@@ -13,6 +13,7 @@ from quarl_nb.errors import check_choice
 from quarl_nb.paths import project_root
 from quarl_nb.rl.policies import PolicyNet, load_policy
 from quarl_nb.rl.public_agents import PublicAgent, load_agent, public_agents
+from quarl_nb.rl.recipes import get_recipe
 
 PUBLIC = "public/"
 
@@ -46,19 +47,26 @@ class PolicySource(Protocol):
     def load(self, name: str) -> Subject: ...
 
 
+@dataclass(frozen=True)
 class TrainedPolicies:
-    """The policies under ``data/policies``, trained by `quarl-nb train`."""
+    """The policies under ``data/policies``, trained by `quarl-nb train`.
+
+    Attributes:
+        pattern: of their names; by default those named after their environment (Table 4's).
+    """
+
+    pattern: str = "*-v[0-9]"
 
     @property
     def root(self) -> Path:
         return project_root() / "data" / "policies"
 
     def names(self) -> list[str]:
-        return sorted(path.parent.name for path in self.root.glob("*/policy.json"))
+        return sorted(path.parent.name for path in self.root.glob(f"{self.pattern}/policy.json"))
 
     def describe(self, name: str) -> tuple[str, str]:
-        algo, _, env_id = check_choice("policy", name, self.names()).partition("-")
-        return algo, env_id
+        recipe = get_recipe(check_choice("policy", name, self.names()))
+        return recipe.algo, recipe.env_id
 
     def load(self, name: str) -> Subject:
         algo, env_id = self.describe(name)

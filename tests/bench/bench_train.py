@@ -10,12 +10,14 @@ from __future__ import annotations
 import time
 
 import torch
-from stable_baselines3 import PPO
+from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.env_util import make_atari_env
-from stable_baselines3.common.vec_env import SubprocVecEnv, VecFrameStack
+from stable_baselines3.common.sb2_compat.rmsprop_tf_like import RMSpropTFLike
+from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecFrameStack
 
-from quarl_nb.rl.model import make_model
-from quarl_nb.rl.recipes import get_recipe
+from quarl_nb.rl.model import ALGORITHMS, make_model
+from quarl_nb.rl.prioritized import PrioritizedDQN, PrioritizedReplayBuffer
+from quarl_nb.rl.recipes import Recipe, get_recipe
 
 ENV_ID = "PongNoFrameskip-v4"
 STEPS, REPEATS = 8 * 128 * 6, 2
@@ -25,11 +27,7 @@ def main() -> None:
     """Print both rates and their ratio."""
     torch.set_num_threads(2)
     recipe = get_recipe(f"ppo-{ENV_ID}")
-    arguments = {k: v for k, v in recipe.hyperparameters.items() if k != "policy_kwargs"}
-    frames = make_atari_env(ENV_ID, n_envs=8, seed=0, vec_env_cls=SubprocVecEnv)
-    stock = PPO("CnnPolicy", VecFrameStack(frames, 4), seed=0, device="cpu",
-                policy_kwargs=dict(features_extractor_kwargs=dict(features_dim=128)),
-                **arguments)  # fmt: skip
+    stock = stock_model(recipe, seed=0)
     ours = make_model(recipe, seed=0, n_threads=2)
     rates: dict[str, list[float]] = {"stock SB3": [], "quarl_nb": []}
     for _ in range(REPEATS):
@@ -39,6 +37,27 @@ def main() -> None:
     ratio = max(rates["quarl_nb"]) / max(rates["stock SB3"])
     print(f"train ppo {ENV_ID}: {ratio:.2f}x stock SB3 (target 2x)")
     stock.env.close()
+
+
+def stock_model(recipe: Recipe, seed: int) -> BaseAlgorithm:
+    """The same recipe of an Atari game in SB3 as its documentation shows it.
+
+    Its optimizers are the algorithms' own (A2C's is the RL Zoo's, of SB3 too); prioritized replay,
+    which SB3 has not, is ours here too.
+    """
+    one = recipe.n_envs == 1
+    frames = make_atari_env(
+        recipe.env_id, recipe.n_envs, seed, vec_env_cls=DummyVecEnv if one else SubprocVecEnv
+    )
+    arguments = {k: v for k, v in recipe.hyperparameters.items() if k != "policy_kwargs"}
+    policy_kwargs: dict = dict(features_extractor_kwargs=dict(features_dim=128))
+    kind = ALGORITHMS[recipe.algo]
+    if recipe.algo == "a2c":
+        policy_kwargs |= dict(optimizer_class=RMSpropTFLike, optimizer_kwargs=dict(eps=1e-5))
+    if arguments.get("replay_buffer_class") == "prioritized":
+        kind, arguments["replay_buffer_class"] = PrioritizedDQN, PrioritizedReplayBuffer
+    return kind("CnnPolicy", VecFrameStack(frames, 4), seed=seed, device="cpu",
+                policy_kwargs=policy_kwargs, **arguments)  # fmt: skip
 
 
 def rate(model) -> float:

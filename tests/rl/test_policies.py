@@ -15,6 +15,7 @@ from safetensors.torch import save as save_safetensors
 from torch import nn
 
 from quarl_nb.errors import QuarlError
+from quarl_nb.rl import policies
 from quarl_nb.rl.layers import Dueling, Layer, Normalize, QuantileMean
 from quarl_nb.rl.policies import Head, PolicyNet, PolicySpec, load_policy, save_policy
 
@@ -120,6 +121,24 @@ def test_disk_keeps_everything(net: PolicyNet, tmp_path: Path) -> None:
     obs = torch.randn(3, 3, generator=torch.Generator().manual_seed(0))
     assert torch.equal(load_policy(tmp_path / "p")(obs), gru(obs))
     assert sorted(os.listdir(tmp_path / "p")) == ["policy.json", "policy.safetensors"]
+
+
+def test_large_tensors_are_cut_into_parts(net: PolicyNet, tmp_path: Path, monkeypatch) -> None:
+    whole = (save_policy(net, tmp_path / "whole", {}) / "policy.safetensors").read_bytes()
+    folder = save_policy(net, tmp_path / "cut", {})
+    monkeypatch.setattr(policies, "MAX_PART_BYTES", len(whole) // 3 + 1)
+    save_policy(net, folder, {})
+    names = [f"policy.safetensors.0{i}" for i in range(3)]
+    assert sorted(os.listdir(folder)) == ["policy.json", *names]
+    assert b"".join((folder / name).read_bytes() for name in names) == whole
+    loaded = load_policy(folder)
+    assert all(torch.equal(net.state_dict()[k], v) for k, v in loaded.state_dict().items())
+    (folder / names[2]).unlink()
+    with pytest.raises(QuarlError, match="truncated or was changed"):
+        load_policy(folder)
+    monkeypatch.undo()
+    save_policy(net, folder, {})
+    assert sorted(os.listdir(folder)) == ["policy.json", "policy.safetensors"]
 
 
 def rewrite(folder: Path, **changes: object) -> None:

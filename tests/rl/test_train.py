@@ -13,6 +13,7 @@ from quarl_nb.rl.model import make_model
 from quarl_nb.rl.policies import load_policy
 from quarl_nb.rl.recipes import get_recipe, linear, recipes
 from quarl_nb.rl.sb3_vec import AtariVecEnv
+from quarl_nb.rl.zoo import publish
 
 SHORT = dict(timesteps=600, eval_every=300, eval_episodes=2, target_return=None)
 
@@ -30,7 +31,7 @@ def test_a_run_ends_with_its_best_policy_and_its_progress(tmp_path):
     progress = training.train(recipe, tmp_path / "run")
     assert progress.done
     assert progress.timesteps >= 600
-    net = load_policy(training.publish(tmp_path / "run", tmp_path / "policy"))
+    net = load_policy(publish(tmp_path / "run", tmp_path / "policy"))
     assert (net.spec.algo, net.spec.env_id) == ("ppo", "CartPole-v1")
     assert net.spec.provenance["timesteps"] == progress.best_timesteps
     assert net.spec.provenance["selection"]["mean"] == progress.best_return

@@ -23,6 +23,8 @@ def test_the_smoke_profile_runs_to_records(tmp_path):
     here = frame[frame["machine"] == HERE].set_index(["runtime", "precision"])
     pi = frame[frame["machine"] != HERE].set_index(["runtime", "precision"])
     assert (here["source"] == "measured").all() and (pi["source"] == "modelled").all()
+    inputs = pi.loc[("c", "int8")]["extra.board"]  # of the model, each with its source
+    assert inputs["clock_hz"] == {"value": 1.2e9, "source": "003 (ActorQ), Table 7"}
     assert here["modelled_latency_s"].isna().all() and pi["latency_p50_s"].isna().all()
     for _, row in here.iterrows():
         percentiles = [row[f"latency_p{p}_s"] for p in (10, 50, 90, 99)]

@@ -16,8 +16,8 @@ from quarl_nb.rl.evaluate import Evaluation
 from quarl_nb.rl.model import make_model
 from quarl_nb.rl.policies import PolicyNet
 from quarl_nb.rl.recipes import get_recipe
-from quarl_nb.runner import plan
-from quarl_nb.store import to_json
+from quarl_nb.runner import plan, run_study
+from quarl_nb.store import ResultStore, to_json
 from quarl_nb.studies import qat, watched
 from quarl_nb.studies.qat import QAT
 from quarl_nb.studies.watched import Schedule, spread_of_actions, train_watched
@@ -225,3 +225,15 @@ def test_atari_runs_quantized():
     assert net is not None and net.spec.env_id == recipe.env_id
     assert spread_of_actions(model, np.zeros((3, 4, 84, 84), np.uint8))[0] > 0
     model.env.close()
+
+
+def test_a_cell_that_fails_leaves_no_record_and_the_others_go_on(tmp_path):
+    store = ResultStore(tmp_path)
+    # DQN's warm-up is longer than this run: quantized it has nothing to train.
+    parameters = dict(policies=["dqn-CartPole-v1"], precisions=["affine4", "fp32"],
+                      max_timesteps=300, evaluations=1, eval_episodes=1, episodes=2)  # fmt: skip
+    summary = run_study(QAT, "smoke", store, parameters=parameters, progress=False)
+    assert (summary.done, summary.failed) == (1, 1)
+    assert list(store.frame("qat", "smoke")["precision"]) == ["fp32"]
+    (error,) = summary.errors
+    assert "quantization never began" in error.read_text()

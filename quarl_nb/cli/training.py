@@ -1,0 +1,79 @@
+"""Training the policies of the suite in several processes, and telling which are missing."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from quarl_nb.errors import QuarlError
+from quarl_nb.processes import SPAWN, STOP_S, child_environment, death, end_with_parent
+
+
+def train_all(names: Sequence[str], hours: float | None, workers: int) -> int:
+    """Train policies, `workers` at a time, until all are done or the time is over.
+
+    Prints the folder of each that was finished.
+
+    Returns:
+        1 if any failed, else 0.
+    """
+    deadline = time.time() + 3600 * hours if hours is not None else None
+    if workers == 1:
+        return _train_each(names, deadline)
+    # Each worker ends at its None, so that none ever waits for a name.
+    queue = SPAWN.SimpleQueue()
+    for name in [*names, *[None] * workers]:
+        queue.put(name)
+    crew = [SPAWN.Process(target=_work, args=(queue, deadline)) for _ in range(workers)]
+    try:
+        with child_environment():
+            for process in crew:
+                process.start()
+        for process in crew:
+            process.join()
+    finally:
+        for process in crew:
+            if process.is_alive():
+                process.terminate()
+                process.join(STOP_S)
+    for process in crew:
+        if process.exitcode not in (0, 1):
+            print(f"error: a training {death(process.exitcode)}; the same command goes on from "
+                  "its last checkpoint", file=sys.stderr)  # fmt: skip
+    return 1 if any(process.exitcode for process in crew) else 0
+
+
+def _work(queue: Any, deadline: float | None) -> None:
+    end_with_parent()
+    sys.exit(_train_each(iter(queue.get, None), deadline, show_bar=False))
+
+
+def _train_each(names: Iterable[str], deadline: float | None, show_bar: bool = True) -> int:
+    from quarl_nb.rl.zoo import train_policies
+
+    failed = 0
+    for _, result in train_policies(names, deadline, show_bar=show_bar):
+        if isinstance(result, QuarlError):
+            failed = 1
+            print(f"error: {result}", file=sys.stderr)
+        else:
+            print(result, flush=True)
+    return failed
+
+
+def list_policies(missing: bool) -> None:
+    """Print every policy (or those not trained yet) with its state, and the count of Table 4."""
+    from quarl_nb.report.paper import published_ptq
+    from quarl_nb.rl.recipes import recipes
+    from quarl_nb.rl.zoo import state_of
+
+    states = {name: state_of(name) for name in recipes()}
+    table = published_ptq()
+    table_4 = {f"{row.algo}-{row.env_id}" for row in table.itertuples()}
+    for name, state in states.items():
+        if not missing or state != "trained":
+            print(f"{name:<36}{'Table 4' if name in table_4 else '':<9}{state}")
+    trained = sum(states.get(name) == "trained" for name in table_4)
+    print(f"Table 4: {trained} of {len(table_4)} policies trained")

@@ -1,0 +1,109 @@
+"""The policies of ``data/policies``: which are there, which are missing, and training them."""
+
+from __future__ import annotations
+
+import fcntl
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+
+from quarl_nb.errors import QuarlError, check_choice
+from quarl_nb.paths import project_root
+from quarl_nb.rl.checkpoint import read_progress
+from quarl_nb.rl.policies import load_policy, save_policy
+from quarl_nb.rl.recipes import get_recipe, recipes
+from quarl_nb.rl.train import train
+
+
+def policy_folder(name: str) -> Path:
+    """Where the studies find a trained policy."""
+    return project_root() / "data" / "policies" / name
+
+
+def run_folder(name: str) -> Path:
+    """Where the run that trains a policy is."""
+    return project_root() / "runs" / name
+
+
+def state_of(name: str) -> str:
+    """Of a recipe's policy: "trained", "at step 378,816 of 5,000,000" or "missing".
+
+    Raises:
+        QuarlError: its checkpoint cannot be read.
+    """
+    if policy_folder(name).exists():
+        return "trained"
+    checkpoint = run_folder(name) / "checkpoint.pt"
+    if not checkpoint.exists():
+        return "missing"
+    return f"at step {read_progress(checkpoint).timesteps:,} of {get_recipe(name).timesteps:,}"
+
+
+def wanted_policies(names: Sequence[str], missing: bool) -> list[str]:
+    """The named policies and, if `missing`, then those that are not trained, in recipes' order.
+
+    Raises:
+        QuarlError: no such policy, or nothing is left.
+    """
+    known = recipes()
+    wanted = list(dict.fromkeys(check_choice("policy", name, known) for name in names))
+    if missing:
+        wanted += [n for n in known if n not in wanted and not policy_folder(n).exists()]
+    if not wanted:
+        raise QuarlError("nothing to train: name policies, or --missing (all exist already)")
+    return wanted
+
+
+def train_policies(
+    names: Iterable[str], deadline: float | None = None, seed: int = 0, show_bar: bool = True
+) -> Iterator[tuple[str, Path | QuarlError]]:
+    """Train policies one after the other, on one thread, each from its last checkpoint on.
+
+    Args:
+        names: taken one at a time, so that processes can share them.
+        deadline: Unix time at which to stop and keep a checkpoint; the next call continues.
+        show_bar: of progress, on a terminal.
+
+    Yields:
+        each policy that was finished, with its folder, or that failed, with the reason; what
+        fails stops no other.
+    """
+    torch.set_num_threads(1)
+    for name in names:
+        if deadline is not None and time.time() >= deadline:
+            return
+        run_dir = run_folder(name)
+        try:
+            with held(run_dir, name):
+                if train(get_recipe(name), run_dir, seed, deadline, show_bar).done:
+                    yield name, publish(run_dir, policy_folder(name))
+        except QuarlError as error:
+            yield name, error
+
+
+@contextmanager
+def held(run_dir: Path, name: str) -> Iterator[None]:
+    """Keep other processes out of a run; whatever ends this process lets go of it.
+
+    Raises:
+        QuarlError: another process trains this policy, or the folder cannot be written.
+    """
+    try:
+        run_dir.mkdir(parents=True, exist_ok=True)
+        lock = (run_dir / "lock").open("w")
+    except OSError as error:
+        raise QuarlError(f"cannot write to '{run_dir}': {error.strerror}") from error
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise QuarlError(f"{name} is being trained by another process") from error
+        yield
+
+
+def publish(run_dir: Path, folder: Path) -> Path:
+    """Copy a run's best policy to where the studies find it."""
+    return save_policy(load_policy(run_dir / "best"), folder, {})

@@ -1,0 +1,126 @@
+"""`quarl-nb train` in several processes: shares the work, survives failures and being killed."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from quarl_nb.cli import main
+from quarl_nb.errors import QuarlError
+from quarl_nb.report.paper import published_ptq
+from quarl_nb.rl import zoo
+from quarl_nb.rl.checkpoint import Progress, read_progress, save_checkpoint
+from quarl_nb.rl.model import make_model
+from quarl_nb.rl.policies import load_policy
+from quarl_nb.rl.recipes import get_recipe
+
+PPO, A2C, DQN = (f"{algo}-CartPole-v1" for algo in ("ppo", "a2c", "dqn"))
+PAPER = Path(__file__).resolve().parents[2] / "data" / "paper"
+NO = os.strerror(errno.ENOTDIR)
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    (tmp_path / "data" / "policies").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def nearly_done(name: str) -> None:
+    """Leave a run of the untrained policy that lacks its last 64 steps."""
+    recipe = get_recipe(name)
+    zoo.run_folder(name).mkdir(parents=True)
+    progress = Progress(timesteps=recipe.timesteps - 64)
+    save_checkpoint(zoo.run_folder(name) / "checkpoint.pt", make_model(recipe, 0), progress)
+
+
+@pytest.mark.parametrize("workers", ["1", pytest.param("2", marks=pytest.mark.slow)])
+def test_what_is_left_is_finished_and_what_failed_is_named(project, capfd, workers):
+    for name in (PPO, A2C):
+        nearly_done(name)
+    zoo.run_folder(DQN).mkdir()
+    (zoo.run_folder(DQN) / "checkpoint.pt").write_bytes(b"truncated")
+    assert main(["train", DQN, PPO, A2C, "--workers", workers]) == 1
+    captured = capfd.readouterr()
+    folders = {name: zoo.policy_folder(name) for name in (PPO, A2C)}
+    assert sorted(captured.out.splitlines()) == sorted(map(str, folders.values()))
+    (line,) = (line for line in captured.err.splitlines() if line.startswith("error: "))
+    assert re.search(f"{DQN}/checkpoint.pt' cannot be read: .*delete it to start anew", line)
+    assert not zoo.policy_folder(DQN).exists()
+    for name, folder in folders.items():
+        assert load_policy(folder).spec.provenance["timesteps"] >= get_recipe(name).timesteps
+
+
+def test_the_list_of_what_is_missing_for_table_4(project, capsys, monkeypatch):
+    nearly_done(PPO)
+    zoo.policy_folder(A2C).mkdir()
+    paper = published_ptq(PAPER)
+    monkeypatch.setattr("quarl_nb.report.paper.published_ptq", lambda: paper)
+    assert main(["train", "--list", "--missing"]) == 0
+    *rows, total = capsys.readouterr().out.splitlines()
+    assert total == "Table 4: 1 of 36 policies trained"
+    found = {line.split()[0]: line.split(maxsplit=1)[1] for line in rows}
+    assert found[PPO] == "Table 4  at step 99,936 of 100,000"
+    assert A2C not in found and len([row for row in found.values() if "Table 4" in row]) == 35
+    assert found["dqn-QbertNoFrameskip-v4"] == "Table 4  missing"
+    assert main(["train", "--list"]) == 0
+    assert f"{A2C:<36}Table 4  trained" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--workers", "0"], "--workers must be above 0, not 0"),
+        (["--hours", "-1"], "--hours must be above 0, not -1.0"),
+        (["ppo-QbertNoFrameskip"], "did you mean 'ppo-QbertNoFrameskip-v4'"),
+    ],
+)
+def test_bad_input_trains_nothing(project, arguments, message, capsys):
+    assert main(["train", PPO, *arguments]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: ") and message in error and error.count("\n") == 1
+    assert not (project / "runs").exists()
+
+
+def test_a_folder_that_cannot_be_written_is_one_line(project, capsys):
+    (project / "runs").write_text("in the way")
+    assert main(["train", PPO]) == 1
+    assert capsys.readouterr().err == f"error: cannot write to '{zoo.run_folder(PPO)}': {NO}\n"
+
+
+@pytest.mark.slow
+def test_a_killed_training_leaves_no_process_and_goes_on_where_it_was(project):
+    command = [sys.executable, "-m", "quarl_nb.cli", "train", PPO, A2C, "--workers", "2"]
+    checkpoints = [zoo.run_folder(name) / "checkpoint.pt" for name in (PPO, A2C)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE) as parent:
+        until(lambda: all(path.exists() for path in checkpoints))
+        parent.send_signal(signal.SIGKILL)
+    until(lambda: all(map(is_free, (PPO, A2C))))
+    at = [read_progress(path).timesteps for path in checkpoints]
+    assert min(at) >= 10_000
+    assert main(["train", PPO, A2C, "--hours", str(20 / 3600), "--workers", "2"]) == 0
+    for name, path, before in zip((PPO, A2C), checkpoints, at, strict=True):
+        assert read_progress(path).timesteps > before or zoo.policy_folder(name).exists()
+
+
+def is_free(name: str) -> bool:
+    try:
+        with zoo.held(zoo.run_folder(name), name):
+            return True
+    except QuarlError:
+        return False
+
+
+def until(reached, seconds: float = 120.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not reached():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)

@@ -1,0 +1,180 @@
+"""Checkpoints of replay buffers: every byte comes back, priorities included; what is refused."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import Env
+from gymnasium.spaces import Box, Discrete
+from stable_baselines3 import A2C, DQN
+from stable_baselines3.common.vec_env import DummyVecEnv
+
+from quarl_nb.errors import QuarlError
+from quarl_nb.rl import checkpoint
+from quarl_nb.rl.checkpoint import Progress, load_checkpoint, read_progress, save_checkpoint
+from quarl_nb.rl.prioritized import PrioritizedDQN, PrioritizedReplayBuffer
+
+ARRAYS = ("observations", "next_observations", "actions", "rewards", "dones", "timeouts")
+PRIORITIZED: dict[str, Any] = {"replay_buffer_class": PrioritizedReplayBuffer}
+
+
+class Film(Env):
+    """Stacks of two random uint8 frames [2, 6, 6]; episodes of seven steps."""
+
+    observation_space = Box(0, 255, (2, 6, 6), np.uint8)
+    action_space = Discrete(2)
+
+    def reset(self, **kwargs: Any) -> tuple[np.ndarray, dict]:
+        super().reset(**kwargs)
+        self.steps = 0
+        self.stack = self.np_random.integers(0, 256, (2, 6, 6), np.uint8)
+        return self.stack, {}
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict]:
+        self.steps += 1
+        newest = self.np_random.integers(0, 256, (1, 6, 6), np.uint8)
+        self.stack = np.concatenate([self.stack[1:], newest])
+        return self.stack, float(action), self.steps == 7, False, {}
+
+
+def model(kind: type[DQN] = DQN, env: Any = Film, n_envs: int = 1, **options: Any) -> DQN:
+    return kind(
+        "MlpPolicy", DummyVecEnv([env] * n_envs), seed=0, device="cpu", learning_starts=10,
+        batch_size=8, buffer_size=60, policy_kwargs={"net_arch": [4]}, **options,
+    )  # fmt: skip
+
+
+def reopened(saved: DQN, path: Path, **options: Any) -> DQN:
+    save_checkpoint(path, saved, Progress(timesteps=saved.num_timesteps))
+    other = model(type(saved), **options)
+    load_checkpoint(path, other)
+    return other
+
+
+@pytest.mark.parametrize("steps", [25, 60, 100])
+@pytest.mark.parametrize("n_envs", [1, 2])
+def test_packed_frames_come_back_as_they_were(tmp_path, steps, n_envs):
+    saved = model(n_envs=n_envs)
+    saved.learn(steps)
+    other = reopened(saved, tmp_path / "c.pt", n_envs=n_envs)
+    ours, theirs = saved.replay_buffer, other.replay_buffer
+    assert (ours.pos, ours.full) == (theirs.pos, theirs.full)
+    for name in ARRAYS:
+        used = ours.size()
+        np.testing.assert_array_equal(getattr(ours, name)[:used], getattr(theirs, name)[:used])
+    # Next observations are kept only at ends of episodes, which come every seven steps, and
+    # where the buffer begins anew.
+    state = torch.load(tmp_path / "c.pt", weights_only=True)["replay"]
+    assert set(ARRAYS[:2]) & set(state) == set()
+    ends = np.flatnonzero(ours.dones[: ours.size()].any(axis=1))
+    assert set(ends) <= set(state["own_rows"].tolist())
+    assert len(state["own_rows"]) <= len(ends) + 1
+
+
+def test_the_frames_of_a_film_are_stored_once(tmp_path):
+    saved = model()
+    saved.learn(50)
+    save_checkpoint(tmp_path / "c.pt", saved, Progress())
+    state = torch.load(tmp_path / "c.pt", weights_only=True)["replay"]
+    # Random frames of 36 bytes cannot be compressed; of four (two stacks) one is new each step.
+    assert state["frames"].numel() + state["own_frames"].numel() < 0.5 * 50 * 4 * 36
+
+
+def test_priorities_come_back_and_go_on(tmp_path):
+    saved = model(PrioritizedDQN, **PRIORITIZED)
+    saved.learn(72)
+    other = reopened(saved, tmp_path / "c.pt", **PRIORITIZED)
+    ours, theirs = saved.replay_buffer, other.replay_buffer
+    assert len(np.unique(ours.powers)) > 10
+    np.testing.assert_array_equal(ours.powers, theirs.powers)
+    assert ours.largest == theirs.largest != 1.0
+    for buffer in (ours, theirs):
+        np.random.seed(0)
+        buffer.drawn = buffer.draw(20, beta=0.7)
+    for a, b in zip(ours.drawn, theirs.drawn, strict=True):
+        np.testing.assert_array_equal(a, b)
+    other.learn(28, reset_num_timesteps=False)
+    assert other.num_timesteps == 100 and theirs.pos == 40
+
+
+def test_a_buffer_of_numbers_is_stored_as_it_is(tmp_path):
+    saved = DQN(
+        "MlpPolicy", "CartPole-v1", seed=0, device="cpu", buffer_size=30, learning_starts=5
+    )
+    saved.learn(40)
+    save_checkpoint(tmp_path / "c.pt", saved, Progress())
+    state = torch.load(tmp_path / "c.pt", weights_only=True)["replay"]
+    np.testing.assert_array_equal(state["observations"], saved.replay_buffer.observations)
+
+
+def test_a_buffer_too_large_is_left_out_and_collected_again(tmp_path, monkeypatch):
+    saved = model()
+    saved.learn(40)
+    monkeypatch.setattr(checkpoint, "MAX_SAVED_BUFFER_BYTES", 1000)
+    other = reopened(saved, tmp_path / "c.pt")
+    assert other.replay_buffer.size() == 0
+    assert other.learning_starts == 40 + 10
+    before = [p.clone() for p in other.policy.parameters()]
+    other.learn(8, reset_num_timesteps=False)
+    assert all(map(torch.equal, before, other.policy.parameters()))
+
+
+def test_the_first_format_is_still_read(tmp_path):
+    saved = model()
+    saved.learn(40)
+    save_checkpoint(tmp_path / "c.pt", saved, Progress(timesteps=40))
+    state = torch.load(tmp_path / "c.pt", weights_only=True)
+    buffer = saved.replay_buffer
+    for name in ("frames", "own_rows", "own_frames"):
+        del state["replay"][name]
+    for name in ARRAYS[:2]:
+        state["replay"][name] = torch.as_tensor(getattr(buffer, name)[: buffer.pos])
+    progress = asdict(Progress(timesteps=40))
+    del progress["stages"]
+    torch.save(state | {"format": 1, "progress": progress}, tmp_path / "c.pt")
+    other = model()
+    assert load_checkpoint(tmp_path / "c.pt", other) == Progress(timesteps=40)
+    np.testing.assert_array_equal(other.replay_buffer.next_observations, buffer.next_observations)
+
+
+def test_progress_is_read_without_the_tensors(tmp_path):
+    progress = Progress(timesteps=12, wall_s=1.5, best_return=3.0, done=True, stages=[(0, 4.0)])
+    save_checkpoint(tmp_path / "c.pt", A2C("MlpPolicy", "CartPole-v1", device="cpu"), progress)
+    found = read_progress(tmp_path / "c.pt")
+    assert [tuple(stage) for stage in found.stages] == [(0, 4.0)]
+    assert asdict(found) | {"stages": 0} == asdict(progress) | {"stages": 0}
+
+
+def test_what_cannot_be_read_is_one_clear_line(tmp_path):
+    path = tmp_path / "c.pt"
+    saved = model()
+    save_checkpoint(path, saved, Progress())
+    state = torch.load(path, weights_only=True)
+    another_recipe = A2C("MlpPolicy", "CartPole-v1", device="cpu")
+    with pytest.raises(QuarlError, match="c.pt' cannot be read: .*delete it to start anew"):
+        load_checkpoint(path, another_recipe)
+    torch.save(state | {"format": 3}, path)
+    for read in (read_progress, lambda path: load_checkpoint(path, saved)):
+        with pytest.raises(QuarlError, match="it has format 3, this version reads 1 and 2") as line:
+            read(path)
+        assert "\n" not in str(line.value)
+
+
+def test_what_cannot_be_written_leaves_the_last_one(tmp_path, monkeypatch):
+    path = tmp_path / "c.pt"
+    save_checkpoint(path, model(), Progress(timesteps=1))
+
+    def full_disk(state: Any, target: Path) -> None:
+        Path(target).write_bytes(b"half")
+        raise RuntimeError("[enforce fail at inline_container.cc:672] . unexpected pos 64 vs 0")
+
+    monkeypatch.setattr(torch, "save", full_disk)
+    with pytest.raises(QuarlError, match="cannot write checkpoint"):
+        save_checkpoint(path, model(), Progress(timesteps=2))
+    assert [file.name for file in tmp_path.iterdir()] == ["c.pt"]
+    assert read_progress(path).timesteps == 1

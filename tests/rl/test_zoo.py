@@ -1,0 +1,186 @@
+"""The zoo: what is missing and in which order, and one failure that stops no other policy."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+import torch
+from stable_baselines3.common.sb2_compat.rmsprop_tf_like import RMSpropTFLike
+
+from quarl_nb.errors import QuarlError
+from quarl_nb.report.paper import published_ptq
+from quarl_nb.rl import zoo
+from quarl_nb.rl.checkpoint import read_progress
+from quarl_nb.rl.model import make_model
+from quarl_nb.rl.policies import load_policy
+from quarl_nb.rl.prioritized import PrioritizedDQN
+from quarl_nb.rl.recipes import get_recipe, recipes
+from quarl_nb.rl.train import train
+
+SHORT = dict(timesteps=320, eval_every=160, eval_episodes=1, target_return=None)
+PPO, A2C = "ppo-CartPole-v1", "a2c-CartPole-v1"
+BREAKOUT = "BreakoutNoFrameskip-v4"
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    """An empty project, whose recipes are short."""
+    (tmp_path / "data" / "policies").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    short = {name: replace(recipe, **SHORT) for name, recipe in recipes().items()}
+    monkeypatch.setattr(zoo, "get_recipe", short.__getitem__)
+    return short
+
+
+def test_there_is_a_recipe_for_every_policy_of_table_4():
+    table = published_ptq()
+    names = {f"{row.algo}-{row.env_id}" for row in table.itertuples()}
+    assert len(names) == 36 and names <= set(recipes())
+
+
+def test_every_game_is_trained_for_at_least_a_million_steps_and_says_what_is_cut():
+    games = [recipe for recipe in recipes().values() if recipe.env_id.endswith("NoFrameskip-v4")]
+    assert len(games) == 21
+    for recipe in games:
+        assert recipe.timesteps >= 1_000_000
+        if "Pong" not in recipe.name:
+            assert f"{recipe.timesteps // 1_000_000} of its 10 million steps" in recipe.source
+
+
+def test_prioritized_dqn_has_the_settings_of_table_5():
+    published = dict(
+        buffer_size=10_000, learning_rate=1e-4, learning_starts=10_000,
+        target_update_interval=1000, exploration_final_eps=0.01, exploration_fraction=0.1,
+    )  # fmt: skip
+    recipe = get_recipe(f"dqn-{BREAKOUT}")
+    model = make_model(recipe, seed=0)
+    assert isinstance(model, PrioritizedDQN)
+    assert {name: getattr(model, name) for name in published} == published
+    assert model.replay_buffer.alpha == 0.6 and recipe.timesteps == 1_000_000
+    model.env.close()
+
+
+def test_dqn_on_pong_stays_what_its_policy_was_trained_with():
+    provenance = load_policy("data/policies/dqn-PongNoFrameskip-v4").spec.provenance
+    assert get_recipe("dqn-PongNoFrameskip-v4").hyperparameters == provenance["hyperparameters"]
+
+
+def test_a2c_on_a_game_has_the_optimizer_of_the_rl_zoo():
+    model = make_model(get_recipe(f"a2c-{BREAKOUT}"), seed=0)
+    optimizer = model.policy.optimizer
+    assert isinstance(optimizer, RMSpropTFLike)
+    group = optimizer.param_groups[0]
+    # Of stable-baselines 2: TensorFlow's RMSProp with decay 0.99 and epsilon 1e-5, rate 7e-4.
+    assert (group["lr"], group["alpha"], group["eps"]) == (7e-4, 0.99, 1e-5)
+    assert (group["momentum"], group["centered"], group["weight_decay"]) == (0, False, 0)
+    assert (model.n_steps, model.gae_lambda, model.max_grad_norm) == (5, 1.0, 0.5)
+    assert (model.ent_coef, model.vf_coef, model.env.num_envs) == (0.01, 0.25, 16)
+    model.env.close()
+
+
+def test_missing_policies_are_in_the_order_to_train_them(project):
+    wanted = zoo.wanted_policies([f"dqn-{BREAKOUT}"], missing=True)
+    assert wanted[0] == f"dqn-{BREAKOUT}" and len(wanted) == len(recipes())
+    assert wanted.index(PPO) < wanted.index(f"a2c-{BREAKOUT}") < wanted.index(f"ppo-{BREAKOUT}")
+    assert wanted.index("dqn-SeaquestNoFrameskip-v4") < wanted.index("a2c-QbertNoFrameskip-v4")
+    assert zoo.wanted_policies([A2C, PPO, A2C], missing=False) == [A2C, PPO]
+    zoo.policy_folder(PPO).mkdir()
+    assert PPO not in zoo.wanted_policies([], missing=True)
+
+
+def test_policies_are_trained_published_and_listed(project):
+    assert zoo.state_of(PPO) == "missing"
+    results = dict(zoo.train_policies([PPO, A2C]))
+    assert results == {name: zoo.policy_folder(name) for name in (PPO, A2C)}
+    assert load_policy(zoo.policy_folder(PPO)).spec.algo == "ppo"
+    assert zoo.state_of(PPO) == "trained"
+
+
+def test_a_run_out_of_time_publishes_nothing_and_goes_on(project, monkeypatch):
+    monkeypatch.setattr(zoo, "time", SimpleNamespace(time=lambda: -1.0))
+    assert list(zoo.train_policies([PPO], deadline=0.0)) == []
+    at = read_progress(zoo.run_folder(PPO) / "checkpoint.pt").timesteps
+    assert 0 < at < 320
+    assert not zoo.policy_folder(PPO).exists()
+    assert zoo.state_of(PPO) == f"at step {at} of 320"
+    assert list(zoo.train_policies([PPO])) == [(PPO, zoo.policy_folder(PPO))]
+    assert list(zoo.train_policies([A2C], deadline=-2.0)) == []
+    assert zoo.state_of(A2C) == "missing"
+
+
+@pytest.mark.parametrize("bad", ["ppo-MountainCarContinuous-v0", "dqn-CartPole-v1"])
+def test_a_diverging_run_leaves_no_policy_and_stops_no_other(project, monkeypatch, bad):
+    project[bad].hyperparameters["learning_rate"] = 1e30
+    project[bad] = replace(project[bad], timesteps=1200, eval_every=10**9)
+    results = dict(zoo.train_policies([bad, A2C]))
+    assert isinstance(results[bad], QuarlError) and results[A2C] == zoo.policy_folder(A2C)
+    assert f"{bad} diverged at step" in str(results[bad]) and "\n" not in str(results[bad])
+    assert not zoo.policy_folder(bad).exists() and not (zoo.run_folder(bad) / "best").exists()
+
+
+def test_a_run_that_diverges_later_keeps_its_last_good_checkpoint(tmp_path):
+    recipe = replace(get_recipe("dqn-CartPole-v1"), **SHORT | {"timesteps": 1500})
+    first = train(recipe, tmp_path)
+    recipe.hyperparameters["learning_rate"] = 1e30
+    with pytest.raises(QuarlError, match="dqn-CartPole-v1 diverged at step"):
+        train(replace(recipe, timesteps=4000), tmp_path)
+    kept = torch.load(tmp_path / "checkpoint.pt", weights_only=True)
+    assert all(tensor.isfinite().all() for tensor in kept["parameters"]["policy"].values())
+    assert first.timesteps <= kept["progress"]["timesteps"] < 4000
+    load_policy(tmp_path / "best")
+
+
+def test_a_recipe_that_got_longer_goes_on(tmp_path):
+    recipe = replace(get_recipe(A2C), **SHORT)
+    assert train(recipe, tmp_path).timesteps == 320
+    assert train(recipe, tmp_path).timesteps == 320
+    longer = train(replace(recipe, timesteps=640), tmp_path)
+    assert longer.done and longer.timesteps == 640
+
+
+def test_two_processes_never_train_the_same_policy(project):
+    code = """
+import sys
+from quarl_nb.rl.zoo import held, run_folder
+with held(run_folder(sys.argv[1]), sys.argv[1]):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", code, PPO], stdin=pipe, stdout=pipe) as other:
+        assert other.stdout.readline() == b"held\n"
+        ((name, error),) = zoo.train_policies([PPO])
+        assert str(error) == f"{PPO} is being trained by another process"
+        other.kill()
+    with zoo.held(zoo.run_folder(PPO), PPO):
+        pass
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("algo", ["a2c", "ppo", "dqn"])
+def test_a_new_game_starts_checkpoints_and_resumes(tmp_path, algo):
+    # Not Breakout: an untrained policy that never fires plays it for half an hour.
+    recipe = get_recipe(f"{algo}-MsPacmanNoFrameskip-v4")
+    changed = recipe.hyperparameters
+    if algo == "dqn":
+        changed = changed | dict(buffer_size=200, learning_starts=100)
+    if algo == "ppo":
+        changed = changed | dict(n_steps=16)
+    recipe = replace(
+        recipe, hyperparameters=changed, timesteps=800, eval_every=320, eval_episodes=1
+    )
+    begun = train(recipe, tmp_path, deadline=0.0)
+    assert not begun.done and 0 < begun.timesteps < 100
+    half = train(replace(recipe, timesteps=400), tmp_path)
+    assert half.done and half.timesteps >= 400
+    whole = train(recipe, tmp_path)
+    assert whole.done and 800 <= whole.timesteps < 1000
+    net = load_policy(tmp_path / "best")
+    assert (net.spec.algo, net.spec.env_id) == (algo, recipe.env_id)
+    assert sum(t.nbytes for t in net.state_dict().values()) < 2_000_000
+    rows = (tmp_path / "progress.csv").read_text().splitlines()[1:]
+    assert len(rows) >= 3

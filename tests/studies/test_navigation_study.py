@@ -1,0 +1,162 @@
+"""The navigation study: how flights end, what is quantized, what is trained."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from quarl_nb.errors import QuarlError
+from quarl_nb.rl.air_navigation import ENV_ID, AirNavigationEnv
+from quarl_nb.rl.air_world import MAX_STEPS, OBS_SIZE
+from quarl_nb.rl.layers import Layer
+from quarl_nb.rl.policies import Head, PolicyNet, PolicySpec, save_policy
+from quarl_nb.runner import plan, run_study
+from quarl_nb.store import ResultStore
+from quarl_nb.studies.navigation import NAVIGATION, OUTCOMES, fine_tune, fly, network_of
+
+POLICY = "dqn-AirNavigation-I"
+TINY = dict(qat_timesteps=1_100, eval_episodes=1, episodes=4)
+
+
+def pilot(hover: bool = False) -> PolicyNet:
+    """A Policy I that flies at full speed, turns to its goal and sees no obstacles; or hovers."""
+    sizes = [OBS_SIZE, 64, 64, 64, 25]
+    layers: list[Layer] = []
+    tensors: dict[str, torch.Tensor] = {}
+    for inputs, outputs in pairwise(sizes):
+        tensors[f"layers.{len(layers)}.weight"] = torch.zeros(outputs, inputs)
+        tensors[f"layers.{len(layers)}.bias"] = torch.zeros(outputs)
+        layers += [Layer("linear", {"in_features": inputs, "out_features": outputs}), Layer("relu")]
+    first, second, third, last = (tensors[f"layers.{i}.weight"] for i in (0, 2, 4, 6))
+    sine_of_bearing = OBS_SIZE - 1  # positive to the left
+    first[0, sine_of_bearing], first[1, sine_of_bearing] = 1.0, -1.0
+    for weight in (second, third):
+        weight[0, 0] = weight[1, 1] = 1.0
+    right, ahead, left = 20, 22, 24  # of the actions at 2.5 m/s
+    last[left, 0] = last[right, 1] = 1.0
+    tensors["layers.6.bias"][ahead] = 0.3
+    tensors["layers.6.bias"][0] = 10.0 if hover else 0.0
+    spec = PolicySpec("dqn", ENV_ID, (OBS_SIZE,), tuple(layers[:-1]), Head("argmax"))
+    return PolicyNet(spec, tensors)
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    """A project with a Policy I."""
+    save_policy(pilot(), tmp_path / "data" / "policies" / POLICY, {"who": "test"})
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_who_hovers_is_late_and_who_flies_arrives_or_crashes():
+    result, outcomes = fly(pilot(hover=True), range(3))
+    assert outcomes == ["timeout"] * 3
+    assert result.lengths == [MAX_STEPS] * 3
+    result, outcomes = fly(pilot(), range(100, 140))
+    assert set(outcomes) == {"success", "crash"}
+    # The reward tells them apart as well: 1000 and -100 over a flight of a few metres.
+    assert [r > 0 for r in result.returns] == [o == "success" for o in outcomes]
+
+
+def test_an_outcome_belongs_to_its_seed():
+    seeds = range(100, 130)
+    _, outcomes = fly(pilot(), seeds)
+    for seed, outcome in zip(seeds, outcomes, strict=True):
+        env = AirNavigationEnv()
+        obs, _ = env.reset(seed=seed)
+        terminated = truncated = False
+        while not (terminated or truncated):
+            action = pilot().act(obs[None])[0][0]
+            obs, _, terminated, truncated, info = env.step(action)
+        assert info["is_success"] == (outcome == "success")
+
+
+def test_the_smoke_profile_runs_from_policy_to_records(project):
+    store = ResultStore()
+    summary = run_study(NAVIGATION, "smoke", store, parameters=TINY, progress=False)
+    assert (summary.done, summary.failed) == (5, 0), [p.read_text() for p in summary.errors]
+    frame = store.frame("navigation").set_index(["precision", "method"])
+    assert list(frame.index.unique()) == list(frame.index)
+    assert set(frame.index) == {("fp32", "minmax"), ("int8", "minmax"), ("affine4", "minmax"),
+                                ("affine4", "per_channel"), ("affine4", "qat")}  # fmt: skip
+    ended = np.array([frame[outcome].tolist() for outcome in OUTCOMES])
+    assert (ended.sum(axis=0) == 1).all()  # each episode in one way
+    assert frame["seeds"].map(tuple).nunique() == 1
+    assert set(frame["network"]) == {"64x3"}
+    assert set(frame["extra.who"]) == {"test"}
+    assert frame.loc[("affine4", "qat"), "timesteps"] == TINY["qat_timesteps"]
+    weights = 22 * 64 + 64 * 64 * 2 + 64 * 25
+    assert frame.loc[("affine4", "minmax"), "weight_bytes"] > weights // 2
+
+
+def test_fine_tuning_begins_with_the_trained_policy_and_gives_a_quantized_one(project):
+    trained = NAVIGATION.policies.load(POLICY).net
+    (cell, budget), *_ = cells(precisions=[], ranges=[], qat=["affine8"])
+    found = fine_tune(trained, cell, budget)
+    weights = [m.weight for m in found.net.layers if isinstance(m, nn.Linear)]
+    before = [m.weight for m in trained.layers if isinstance(m, nn.Linear)]
+    for ours, theirs in zip(weights, before, strict=True):
+        assert len(ours.unique()) <= 256
+        # 25 updates of at most 1e-4 or so each, and half a level.
+        step = (theirs.max() - theirs.min()) / 255
+        assert (ours - theirs).abs().max() < 100 * 1e-4 + step
+    kinds = [layer.kind for layer in found.net.spec.layers]
+    assert kinds.count("fixed_quantize") == kinds.count("linear") - 1
+    assert found.curves["eval_returns"].shape == (1, 1)
+
+
+def cells(**parameters: Any) -> list[tuple[dict, dict]]:
+    return NAVIGATION.cells(NAVIGATION.profiles["smoke"] | TINY | parameters)
+
+
+def test_cells_are_every_way_to_set_ranges_and_every_training(project):
+    found = cells(precisions=["fp32", "int8"], ranges=["mse"], ranges_at=["int8"],
+                  qat=["affine8"], qat_seeds=[0, 1])  # fmt: skip
+    ways = [(cell["precision"], cell["method"], cell["seed"]) for cell, _ in found]
+    assert ways == [("fp32", "minmax", 0), ("int8", "minmax", 0), ("int8", "mse", 0),
+                    ("affine8", "qat", 0), ("affine8", "qat", 1)]  # fmt: skip
+    assert {"timesteps" in budget for cell, budget in found if cell["method"] != "qat"} == {False}
+    assert {cell["algo"] for cell, _ in found} == {"dqn"}
+    assert {cell["env_id"] for cell, _ in found} == {ENV_ID}
+
+
+def test_all_means_the_policies_that_exist_and_no_others(project):
+    folder = project / "data" / "policies"
+    save_policy(replace_env(pilot(), "CartPole-v1"), folder / "dqn-CartPole-v1", {})
+    save_policy(pilot(), folder / "dqn-AirNavigation-II", {})
+    found = cells(policies=["all"], qat=["affine4"])
+    assert {cell["policy"] for cell, _ in found} == {POLICY, "dqn-AirNavigation-II"}
+    assert {c["policy"] for c, _ in found if c["method"] == "qat"} == {POLICY}
+
+
+def replace_env(net: PolicyNet, env_id: str) -> PolicyNet:
+    net.spec = replace(net.spec, env_id=env_id)
+    return net
+
+
+def test_networks_are_named_as_in_table_6():
+    names = [network_of(f"dqn-AirNavigation-{policy}") for policy in ("I", "II", "III")]
+    assert names == ["64x3", "256x3", "4096-512-1024"]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"policies": ["dqn-AirNavigation-IV"]}, "unknown policy 'dqn-AirNavigation-IV'"),
+        ({"precisions": ["affine17"]}, "unknown precision 'affine17'"),
+        ({"ranges": ["best"]}, "unknown ranges 'best'"),
+        ({"qat": ["int8"]}, "cannot train in precision 'int8'; allowed: affine2..affine16"),
+        ({"episodes": 0}, "episodes must be at least 1, not 0"),
+    ],
+)
+def test_bad_parameters_are_one_clear_line(project, change, message):
+    with pytest.raises(QuarlError) as caught:
+        plan(NAVIGATION, "smoke", change)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
