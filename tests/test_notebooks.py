@@ -15,6 +15,7 @@ import pytest
 from quarl_nb.errors import QuarlError
 from quarl_nb.notebook import LONG_TEXT, load_records, show_table
 from quarl_nb.render import assigned_names, render_notebook
+from quarl_nb.report import edge_testing
 from quarl_nb.store import ResultStore
 from quarl_nb.study import Cell
 
@@ -31,6 +32,8 @@ PARAMETERS = {
     "06_actorq_speedup": RUNS,
     "07_actorq_staleness": RUNS,
     "08_actorq_runtime": [*RUNS, "batch"],
+    "09_carbon": RUNS,
+    "10_pi_deployment": ["profile", "recompute", "records", "policy", "seed"],
 }
 EPISODES = 30
 # In the order of their weights' ranges and of the losses planted at 4 bits.
@@ -252,6 +255,25 @@ def test_runs_of_hours_are_not_measured_unasked(name, shown, tmp_path):
     assert "not measured" in text and "Nothing to draw" in text and "nothing is recorded" in text
     assert "<picture>" not in text and "**reproduced**" not in text
     assert not (tmp_path / "records").exists()
+
+
+def test_the_pi_notebook_tells_what_is_published_measured_and_modelled(tmp_path, shown):
+    empty = shown("10_pi_deployment", records=str(tmp_path / "none"), policy="nobody")
+    assert not (tmp_path / "none").exists() and "<picture>" not in empty
+    assert "**Nothing is timed yet**" in empty and "**no policy has flown yet**" in empty
+    assert "no picture: data/policies has no nobody" in empty
+    assert empty.count("- **not measured**: “") == 7 and "133" in empty  # Table 6 is always there
+    store = ResultStore(tmp_path / "records")
+    edge_testing.write_timed(store)
+    edge_testing.write_flights(store, {("int8", "minmax"): 0.78, ("affine5", "qat"): 0.9})
+    text = shown("10_pi_deployment", records=str(store.root), policy="nobody")
+    assert "18 times are measured, 18 modelled, 0 results of boards imported" in text
+    assert text.count("<picture>") == 3
+    assert "none of them exceeds it" in text and "+12.0 [+9.9, +14.2]" in text
+    assert "- **not reproduced**: “Policies II and III take more memory than the total RAM" in text
+    assert "- **reproduced**: “For each of these policies, we report the accuracies" in text
+    assert "- **inconclusive**: “quantizing larger models" in text
+    assert "assumed: a card" in text
 
 
 def test_chosen_policies_are_the_only_ones_shown(store, shown):

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 
-from quarl_nb.report.stats import (
-    ALPHA,
-    MARGIN,
-    Floats,
-    Interval,
-    bootstrap_weights,
-    relative_loss,
+from quarl_nb.report.actorq_curves import (
+    RESAMPLES,
+    first_reached,
+    on_grid,
+    ratio,
+    redraw,
+    reward_level,
+    running_mean,
 )
+from quarl_nb.report.stats import Floats, Interval, bootstrap_weights, relative_loss
 
-WINDOW = 10  # episodes of the running mean ("running mean (window=10)", section 3)
-RESAMPLES = 2000
 # The paper's actors in full precision, and those of the runtime that int8 runs in.
 BASELINES = {"torch": "fp32/torch", "ort": "fp32/onnxruntime"}
 ACTORS = (*BASELINES.values(), "fp16/torch", "int8/onnxruntime")  # as tables and figures order them
@@ -70,75 +68,6 @@ def actor_label(actor: str) -> str:
     return actor.replace("/onnxruntime", " ORT").replace("/", " ")
 
 
-def running_mean(returns: Sequence[Sequence[float]], window: int = WINDOW) -> Floats:
-    """Mean of the last `window` episodes at every evaluation, shape [evaluations].
-
-    Args:
-        returns: the episodes of each evaluation, in order; fewer than `window` at the beginning.
-    """
-    counts = np.cumsum([len(episodes) for episodes in returns])
-    sums = np.concatenate([[0.0], np.cumsum(np.concatenate([*map(np.asarray, returns)]))])
-    first = np.maximum(counts - window, 0)
-    return (sums[counts] - sums[first]) / (counts - first)
-
-
-@dataclass(frozen=True)
-class Curves:
-    """Learning curves of some runs on one grid: x [points], values [runs, points]."""
-
-    x: Floats
-    values: Floats
-
-    @property
-    def mean(self) -> Floats:
-        """The aggregated run, shape [points]."""
-        return self.values.mean(axis=0)
-
-
-def on_grid(runs: pd.DataFrame, column: str) -> Curves:
-    """Running means of the learner's returns of every run against `column`, linear in between.
-
-    Args:
-        column: one of `AXES`' values. The grid holds every run's points; a run that ended earlier
-            keeps its last value.
-    """
-    curves = [
-        (np.asarray(xs, float), running_mean(returns))
-        for xs, returns in zip(runs[column], runs["curve_returns"], strict=True)
-    ]
-    grid = np.unique(np.concatenate([xs for xs, _ in curves]))
-    return Curves(grid, np.stack([np.interp(grid, xs, ys) for xs, ys in curves]))
-
-
-def crossing(x: Floats, curves: Floats, level: Floats) -> Floats:
-    """Where curves first reach a level, linear between points; infinite where they never do.
-
-    Args:
-        x: shape [points], increasing. curves: shape [n, points]. level: shape [n].
-    """
-    above = curves >= level[:, None]
-    at = above.argmax(axis=1)
-    rows, before = np.arange(len(curves)), np.maximum(at - 1, 0)
-    low, high = curves[rows, before], curves[rows, at]
-    rise = np.where(high > low, high - low, 1.0)
-    share = np.where(at > 0, (level - low) / rise, 0.0)
-    reached = x[before] + share * (x[at] - x[before])
-    return np.where(above.any(axis=1), reached, np.inf)
-
-
-def reward_level(curves: Floats) -> Floats:
-    """95 % of the best return of each curve, shape [n]: the best minus 5 % of its magnitude.
-
-    NaN where the untrained policy is already there: nothing was learned.
-
-    Args:
-        curves: aggregated fp32 runs, shape [n, points].
-    """
-    best = curves.max(axis=1)
-    level = best - MARGIN * np.abs(best)
-    return np.where(curves[:, 0] < level, level, np.nan)
-
-
 def speedups(records: pd.DataFrame, resamples: int = RESAMPLES) -> pd.DataFrame:
     """Every kind of actor at every task and setting: time to reward, speed-up, loss of return.
 
@@ -167,43 +96,28 @@ def speedups(records: pd.DataFrame, resamples: int = RESAMPLES) -> pd.DataFrame:
 
 
 def _setting_rows(group: pd.DataFrame, resamples: int) -> list[dict[str, object]]:
-    generator = np.random.default_rng(zlib.crc32(str(group["task"].iloc[0]).encode()))
-    actors = {str(name): rows for name, rows in group.groupby("actor", sort=False)}
-    # The first row of weights is the estimate itself, the others are redrawn runs.
-    weights = {
-        name: np.vstack([np.full(len(rows), 1 / len(rows)),
-                         bootstrap_weights(len(rows), generator, resamples)])
-        for name, rows in actors.items()
-    }  # fmt: skip
-    full = group[group["precision"] == "fp32"]
-    share = np.hstack([weights[name] * len(actors[name]) for name in dict.fromkeys(full["actor"])])
-    ordered = pd.concat([actors[name] for name in dict.fromkeys(full["actor"])])
-    fp32 = on_grid(ordered, "curve_steps")
-    level = reward_level(share / len(ordered) @ fp32.values)
+    drawn = redraw(group, resamples)
+    actors = drawn.actors
     reached = {
-        name: {axis: _reached(rows, column, weights[name], level) for axis, column in AXES.items()}
-        for name, rows in actors.items()
+        name: {axis: drawn.reached(name, column) for axis, column in AXES.items()}
+        for name in actors
     }
-    reference = next(name for name in (*BASELINES.values(), *actors) if name in set(full["actor"]))
+    full = set(drawn.fp32["actor"])
+    reference = next(name for name in (*BASELINES.values(), *actors) if name in full)
     return [
-        _actor_row(rows, float(level[0]), reached[name])
-        | {"initial": float(fp32.mean[0])}
+        _actor_row(rows, float(drawn.level[0]), reached[name])
+        | {"initial": float(on_grid(drawn.fp32, "curve_steps").mean[0])}
         | {f"speedup_{short}{end}": value
            for short, base in BASELINES.items() if base in actors
-           for end, value in _ratio(reached[base]["time_s"], reached[name]["time_s"],
-                                    min(len(actors[base]), len(rows)))}
+           for end, value in ratio(reached[base]["time_s"], reached[name]["time_s"],
+                                   min(len(actors[base]), len(rows)))}
         | {f"steps_ratio{end}": value
-           for end, value in _ratio(reached[reference]["steps"], reached[name]["steps"],
-                                    min(len(actors[reference]), len(rows)))}
-        | return_losses(actors[reference], rows, generator, resamples)
-        | {"keys": (*ordered["key"], *rows["key"][~rows["key"].isin(ordered["key"])])}
+           for end, value in ratio(reached[reference]["steps"], reached[name]["steps"],
+                                   min(len(actors[reference]), len(rows)))}
+        | return_losses(actors[reference], rows, drawn.generator, resamples)
+        | {"keys": drawn.keys(name)}
         for name, rows in actors.items()
     ]  # fmt: skip
-
-
-def _reached(rows: pd.DataFrame, column: str, weights: Floats, level: Floats) -> Floats:
-    curves = on_grid(rows, column)
-    return crossing(curves.x, weights @ curves.values, level)
 
 
 def _actor_row(
@@ -218,19 +132,6 @@ def _actor_row(
         "total_steps": rows["steps"].mean(), "total_updates": rows["updates"].mean(),
         "final": on_grid(rows, "curve_steps").mean[-1], "profile": first["profile"],
     }
-
-
-def _ratio(base: Floats, here: Floats, runs: int) -> list[tuple[str, float]]:
-    """`base / here`, estimate first, then redrawn; never reached here is a ratio of 0."""
-    with np.errstate(invalid="ignore", divide="ignore"):
-        ratios = base / here
-    draws = ratios[1:][~np.isnan(ratios[1:])]
-    value = float(ratios[0]) if np.isfinite(ratios[0]) else float("nan")
-    low, high = float("nan"), float("nan")
-    if runs > 1 and len(draws):
-        # Infinite draws (fp32 did not get there) must not be interpolated.
-        low, high = np.quantile(draws, [ALPHA / 2, 1 - ALPHA / 2], method="inverted_cdf")
-    return [("", value), ("_low", float(low)), ("_high", float(high))]
 
 
 def return_losses(
@@ -283,6 +184,6 @@ def steps_ratio(
         for n in (len(base), len(rows))
     ]
     level = reward_level(weights[0] @ on_grid(base, "curve_steps").values)
-    here = _reached(rows, "curve_steps", weights[1], level)
-    there = _reached(base, "curve_steps", weights[0], level)
-    return Interval(*(value for _, value in _ratio(here, there, min(len(base), len(rows)))))
+    here = first_reached(rows, "curve_steps", weights[1], level)
+    there = first_reached(base, "curve_steps", weights[0], level)
+    return Interval(*(value for _, value in ratio(here, there, min(len(base), len(rows)))))

@@ -12,14 +12,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
-from quarl_nb.report.actorq import (
-    SETTING,
-    WINDOW,
-    actor_label,
-    learning_runs,
-    on_grid,
-    speedups,
-)
+from quarl_nb.report.actorq import SETTING, actor_label, learning_runs, speedups
+from quarl_nb.report.actorq_curves import WINDOW, on_grid
 from quarl_nb.report.actorq_parts import (
     ACTOR_PARTS,
     bounded_speedup,

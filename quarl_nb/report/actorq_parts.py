@@ -8,7 +8,8 @@ from collections.abc import Mapping
 import numpy as np
 import pandas as pd
 
-from quarl_nb.report.actorq import ACTOR, BASELINES, RESAMPLES, SETTING, actorq_runs
+from quarl_nb.report.actorq import ACTOR, BASELINES, SETTING, actorq_runs
+from quarl_nb.report.actorq_curves import RESAMPLES
 from quarl_nb.report.paper import published
 from quarl_nb.report.stats import ALPHA, Floats, Interval, bootstrap_weights
 

@@ -107,8 +107,8 @@ def _measured_cells(row: pd.Series) -> dict[tuple[str, str], str]:
              ("time (s), measured", actor_label(row["actor"])): _number(row["time_s"], NEVER),
              ("runs", ""): f"{row['runs']:.0f}"}
     if precision != "fp32":
-        cells["speed-up", f"{precision} over torch fp32"] = _interval(row, "speedup_torch")
-        cells["speed-up", f"{precision} over ORT fp32"] = _interval(row, "speedup_ort")
+        cells["speed-up", f"{precision} over torch fp32"] = interval_text(row, "speedup_torch")
+        cells["speed-up", f"{precision} over ORT fp32"] = interval_text(row, "speedup_ort")
         cells["loss of final return", precision] = _loss(row)
     return cells
 
@@ -165,7 +165,8 @@ def communication_table(found: pd.DataFrame) -> pd.DataFrame:
         "task": found["task"], "pull period": found["pull_period"],
         "computed in": found["actor"].map(actor_label), "sent as": found["communication"],
         "steps per second": found["steps_per_s"].map("{:.0f}".format),
-        "speed-up over sent as fp32": [_interval(row, "speedup") for _, row in found.iterrows()],
+        "speed-up over sent as fp32": [
+            interval_text(row, "speedup") for _, row in found.iterrows()],
         "payload (kB)": (found["payload_bytes"] / 1e3).map("{:,.0f}".format),
         "times smaller": found["smaller"].map("{:.2f}".format), "runs": found["runs"],
     })  # fmt: skip
@@ -181,7 +182,7 @@ def prediction_table(pairs: pd.DataFrame) -> pd.DataFrame:
         "actor alone": pairs["gain"].map("{:.2f}".format),
         "load of the learner": pairs["load"].map("{:.2f}".format),
         "predicted": pairs["predicted"].map("{:.2f}".format),
-        "measured": [_interval(row, "measured") for _, row in pairs.iterrows()],
+        "measured": [interval_text(row, "measured") for _, row in pairs.iterrows()],
         "runs": pairs["runs"],
     })  # fmt: skip
 
@@ -198,7 +199,9 @@ def _numbers(values: Sequence[float] | pd.Series, form: str) -> list[str]:
     return ["" if pd.isna(value) else f"{value:{form}}" for value in values]
 
 
-def _interval(row: pd.Series, name: str) -> str:
+def interval_text(row: pd.Series, name: str) -> str:
+    """A ratio with its interval, of the columns `name`, `name`_low and `name`_high; empty where it
+    is missing, and 0 is never reached."""
     value, low, high = (row.get(column, np.nan) for column in _with_ends(name))
     if pd.isna(value):
         return ""

@@ -15,6 +15,8 @@ from quarl_nb.paths import project_root
 from quarl_nb.report import (
     actorq_rules,
     actorq_runtime_rules,
+    carbon_rules,
+    edge_rules,
     inference,
     mixed_precision,
     qat_rules,
@@ -53,11 +55,22 @@ RULES: Mapping[str, Rule] = {
         actorq_runtime_rules.transfers_faster,
         actorq_runtime_rules.learner_waits_more,
         inference.int8_inference_faster,
+        carbon_rules.carbon_range,
+        carbon_rules.carbon_mean,
+        carbon_rules.carbon_follows_speed,
+        edge_rules.int8_speedup,
+        edge_rules.larger_int8_faster,
+        edge_rules.resident_memory_smaller,
+        edge_rules.fp32_exceeds_memory,
+        edge_rules.success_falls,
+        edge_rules.few_bits_pay,
     )
 }
-# A claim about PTQ rests on our own policies, the public agents, and the statistics of both.
+# A claim about PTQ rests on our own policies, the public agents, and the statistics of both; one
+# about a board on times here, on boards, and on how the policies fly.
 FAMILIES: Mapping[str, tuple[str, ...]] = {
     "ptq": ("ptq", "ptq_public", "weights", "weights_public"),
+    "edge": ("edge", "edge_board", "navigation"),
 }
 
 

@@ -10,11 +10,12 @@ import pandas as pd
 from quarl_nb.errors import QuarlError, check_choice
 from quarl_nb.paths import project_root
 
-TABLES = tuple(f"table{number}" for number in range(2, 8))
+TABLES = (*(f"table{number}" for number in range(2, 8)), "carbon")
 
 
 def published(name: str, folder: Path | None = None) -> pd.DataFrame:
-    """Table `name` of the ActorQ paper in tidy form: one row a number, with its `source`.
+    """Table `name` of the ActorQ paper, or the carbon of 000 and 002: one row a number, with its
+    `source`.
 
     Columns `value` and `unit` in every table; `value` is numeric wherever the whole table is.
 

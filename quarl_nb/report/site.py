@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,16 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from quarl_nb.report import actorq_site, figures, mixed_precision, qat, qat_figures, tables
+from quarl_nb.report import (
+    actorq_site,
+    carbon_site,
+    edge_site,
+    figures,
+    mixed_precision,
+    qat,
+    qat_figures,
+    tables,
+)
 from quarl_nb.report.claims import family_frame, verdicts
 from quarl_nb.report.losses import paired_losses
 from quarl_nb.report.readme import results_markdown
@@ -21,6 +30,7 @@ from quarl_nb.store import PROFILES, ResultStore
 RESULTS = "results.md"  # what goes into the README
 WEIGHTS_AT = "affine4"
 Drawn = tuple[Figure, pd.DataFrame]
+Frames = Mapping[str, pd.DataFrame]
 
 
 def build(store: ResultStore, out: Path, profile: str | None = None) -> list[Path]:
@@ -42,7 +52,12 @@ def build(store: ResultStore, out: Path, profile: str | None = None) -> list[Pat
     written = _ptq_tables(records, folder)
     written += _draw(_ptq_figures(store, records, profile), records, folder)
     written += _training(store, folder, profile)
-    written += _actorq(store, folder, profile)
+    written += _named(store, folder, profile, actorq_site.STUDIES, actorq_site.actorq_tables,
+                      actorq_site.actorq_drawings)
+    written += _named(store, folder, profile, edge_site.STUDIES, edge_site.edge_tables,
+                      edge_site.edge_drawings)
+    written += _named(store, folder, profile, carbon_site.STUDIES, carbon_site.carbon_tables,
+                      carbon_site.carbon_drawings)
     found = verdicts(lambda study: store.frame(study, profile))
     return written + _claims(found, records, folder)
 
@@ -147,14 +162,19 @@ def _recorded(store: ResultStore, study: str, profile: str | None) -> pd.DataFra
     return frame[frame["profile"] != "smoke"] if profile is None and len(frame) else frame
 
 
-def _actorq(store: ResultStore, folder: Path, profile: str | None) -> list[Path]:
-    """What ActorQ and the inference study have recorded; the smoke profile only where asked for."""
-    frames = {name: _recorded(store, name, profile) for name in actorq_site.STUDIES}
+def _named(
+    store: ResultStore, folder: Path, profile: str | None, studies: Sequence[str],
+    tables_of: Callable[[Frames], Mapping[str, actorq_site.Table]],
+    drawings_of: Callable[[Frames], Mapping[str, actorq_site.Drawing]],
+) -> list[Path]:
+    """What `studies` have recorded, by the names of a report; the smoke profile only where asked
+    for."""
+    frames = {name: _recorded(store, name, profile) for name in studies}
     written = []
-    for name, table in actorq_site.actorq_tables(frames).items():
+    for name, table in tables_of(frames).items():
         source = provenance(table.records, f"quarl_nb.report.site: {name}")
         written += tables.save_table(table.tidy, table.shown, name, folder, source, table.caption)
-    for name, drawing in actorq_site.actorq_drawings(frames).items():
+    for name, drawing in drawings_of(frames).items():
         try:
             fig, points = drawing.draw()
         except NothingToDrawError:

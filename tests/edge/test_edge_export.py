@@ -204,6 +204,23 @@ runpy.run_path("benchmark.py", run_name="__main__")
     assert result["runtimes"]["c"]["actions_as_recorded"] == 50
 
 
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        (normal(3, 5), "error: observations must be [n, 6], n >= 1; got [3, 5]"),
+        (normal(0, 6), "error: observations must be [n, 6], n >= 1; got [0, 6]"),
+        (normal(3, 6) * np.inf, "error: observations hold NaN or infinite values"),
+    ],
+)
+def test_other_observations_on_a_board_must_fit(small_policy, obs, tmp_path, other, message):
+    folder = export_policy(small_policy, "int8", tmp_path, obs, name="p")
+    np.save(folder / "other.npy", other)
+    command = [sys.executable, "benchmark.py", "--seconds", "0.01", "--observations", "other.npy"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (1, message + "\n")
+    assert not (folder / "result.json").exists()
+
+
 CONV = ("conv2d", {"in_channels": 3, "out_channels": 4, "kernel_size": 3})
 GRU = ("gru_cell", {"input_size": 6, "hidden_size": 6})
 

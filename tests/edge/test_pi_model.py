@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import dataclasses
-from pathlib import Path
 
 import pytest
 
@@ -9,12 +8,14 @@ from quarl_nb.edge.boards import BOARDS, MACS_PER_CYCLE, RUNTIME_BYTES, Sourced
 from quarl_nb.edge.build import board
 from quarl_nb.edge.cycles import _loops, inner_loop
 from quarl_nb.edge.export import export_policy
-from quarl_nb.edge.pi_model import TABLE_6_SIZES, macs, predict, swap_s, table_6, weight_bytes
+from quarl_nb.edge.pi_model import macs, predict, swap_s, weight_bytes
 from quarl_nb.errors import QuarlError, UnavailableError
 from quarl_nb.quant import parse_precision
 from quarl_nb.quant import weight_bytes as bytes_of_policy
 
-TABLE = Path(__file__).resolve().parents[2] / "data" / "paper" / "table6.csv"
+# Appendix B.3's hidden layers and 25 actions; the observations are our environment's.
+TABLE_6_SIZES = {"Policy I": (22, 64, 64, 64, 25), "Policy II": (22, 256, 256, 256, 25),
+                 "Policy III": (22, 4096, 512, 1024, 25)}  # fmt: skip
 PI_3B = BOARDS["Raspberry Pi 3B"]
 
 
@@ -63,24 +64,10 @@ def test_what_exceeds_the_memory_comes_from_flash():
     assert predict(PI_3B, sizes, "int8").swap_s == 0
 
 
-def test_the_papers_explanation_does_not_hold_for_either_policy():
-    rows = {(row["policy"], row["precision"]): row for row in table_6(TABLE)}
-    assert len(rows) == 6 and all(row["source"] == "modelled" for row in rows.values())
-    said = [key for key, row in rows.items() if row["paper_says_exceeds"]]
-    assert said == [("Policy II", "fp32"), ("Policy III", "fp32")]
-    assert not any(row["exceeds_memory"] for row in rows.values())
-    two, three = (rows[key] for key in said)
-    assert two["published_s"] == pytest.approx(0.13349)
-    # No one rate of swapping fits: four times the weights in one, a third of them in the other.
-    assert two["flash_over_weights"] > 4 and three["flash_over_weights"] < 0.4
-    # A lower bound: the board is slower than the model everywhere.
-    assert all(row["ratio"] > 1 for row in rows.values())
-
-
-def test_a_table_without_a_time_is_one_clear_line(tmp_path):
-    (tmp_path / "table6.csv").write_text("policy,precision,quantity,value\n")
-    with pytest.raises(QuarlError, match="'table6.csv' has no time of Policy I fp32"):
-        table_6(tmp_path / "table6.csv")
+def test_no_policy_of_the_paper_exceeds_the_memory_of_any_board():
+    free = [predict(pi, sizes, "fp32", "onnxruntime").free_bytes
+            for pi in BOARDS.values() for sizes in TABLE_6_SIZES.values()]  # fmt: skip
+    assert min(free) > 300 * 2**20
 
 
 def test_every_number_has_a_source():

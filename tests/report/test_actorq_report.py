@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from quarl_nb.render import render_notebook
-from quarl_nb.report import actorq, actorq_figures, actorq_parts, site
+from quarl_nb.report import actorq, actorq_curves, actorq_figures, actorq_parts, actorq_site, site
 from quarl_nb.report import actorq_tables as tables
 from quarl_nb.report.actorq_runtime_rules import learner_waits_more
 from quarl_nb.report.style import NothingToDrawError
@@ -40,15 +40,15 @@ def row_of(table: pd.DataFrame, **where: object) -> pd.Series:
 def test_the_running_mean_counts_episodes_not_evaluations() -> None:
     returns = [[0.0, 2.0], [4.0, 6.0], [8.0, 10.0]]
     # Windows of three episodes: 0 2 | 2 4 6 | 6 8 10.
-    assert actorq.running_mean(returns, window=3).tolist() == [1.0, 4.0, 8.0]
-    assert actorq.running_mean(returns, window=10).tolist() == [1.0, 3.0, 5.0]
-    assert actorq.running_mean([[5.0] * 10, [7.0] * 10]).tolist() == [5.0, 7.0]
+    assert actorq_curves.running_mean(returns, window=3).tolist() == [1.0, 4.0, 8.0]
+    assert actorq_curves.running_mean(returns, window=10).tolist() == [1.0, 3.0, 5.0]
+    assert actorq_curves.running_mean([[5.0] * 10, [7.0] * 10]).tolist() == [5.0, 7.0]
 
 
 def test_curves_are_averaged_over_runs_on_a_common_grid() -> None:
     runs = pd.DataFrame({"curve_wall_s": [[0, 10], [0, 20]],
                          "curve_returns": [[[0] * 10, [100] * 10], [[0] * 10, [100] * 10]]})
-    curves = actorq.on_grid(runs, "curve_wall_s")
+    curves = actorq_curves.on_grid(runs, "curve_wall_s")
     assert curves.x.tolist() == [0, 10, 20]
     assert curves.values.tolist() == [[0, 100, 100], [0, 50, 100]]  # the first ended at 10 s
     assert curves.mean.tolist() == [0, 75, 100]
@@ -57,14 +57,14 @@ def test_curves_are_averaged_over_runs_on_a_common_grid() -> None:
 def test_a_level_is_first_reached_between_two_points_or_never() -> None:
     x = np.array([0.0, 10, 20, 30])
     curves = np.array([[0.0, 50, 100, 40], [0, 50, 60, 70], [90, 0, 100, 100]])
-    found = actorq.crossing(x, curves, np.array([75.0, 75, 75]))
+    found = actorq_curves.crossing(x, curves, np.array([75.0, 75, 75]))
     assert found.tolist() == [15.0, np.inf, 0.0]
-    assert actorq.crossing(x, curves[:1], np.array([50.0])).tolist() == [10.0]
+    assert actorq_curves.crossing(x, curves[:1], np.array([50.0])).tolist() == [10.0]
 
 
 def test_the_level_is_5_percent_below_the_best_also_where_returns_are_negative() -> None:
     curves = np.array([[0.0, 100, 90], [-500, -100, -120], [9.5, 9.5, 9.5]])
-    levels = actorq.reward_level(curves)
+    levels = actorq_curves.reward_level(curves)
     assert levels[:2].tolist() == [95.0, -105.0]
     assert np.isnan(levels[2])  # nothing was learned: there is no time to speak of
 
@@ -224,13 +224,18 @@ def test_figures_plot_what_was_recorded_or_say_why_not() -> None:
             draw()
 
 
+def site_of(store: ResultStore, folder: Path) -> list[Path]:
+    return site._named(store, folder, None, actorq_site.STUDIES, actorq_site.actorq_tables,
+                       actorq_site.actorq_drawings)
+
+
 def test_the_site_draws_what_the_store_holds(tmp_path: Path) -> None:
     store = ResultStore(tmp_path / "records")
     write_runs(store, "actorq", make_records(["Walker Stand"], seeds=(0, 1)))
     write_runs(store, "actorq_runtime", communications(study="actorq_runtime"))
     smoke = make_records(["Walker Stand"], ["int8/onnxruntime"], profile="smoke")
     write_runs(store, "actorq_staleness", smoke)
-    paths = site._actorq(store, tmp_path / "figures", None)
+    paths = site_of(store, tmp_path / "figures")
     names = {path.name for path in paths}
     for figure in ("figure1_actorq", "figure2_actorq", "figure4_actorq", "actorq_speedup_map"):
         assert {f"{figure}.{end}" for end in ("svg", "png", "csv", "json")} <= names
@@ -239,9 +244,9 @@ def test_the_site_draws_what_the_store_holds(tmp_path: Path) -> None:
     assert not any(name.startswith(("figure3", "inference")) for name in names)
     source = json.loads((tmp_path / "figures/figure1_actorq.json").read_text())
     assert source["records"] == sorted(store.frame("actorq")["key"])
-    again = site._actorq(store, tmp_path / "again", None)
+    again = site_of(store, tmp_path / "again")
     assert [p.read_bytes() for p in paths] == [p.read_bytes() for p in again]
-    assert not site._actorq(ResultStore(tmp_path / "none"), tmp_path / "none", None)
+    assert not site_of(ResultStore(tmp_path / "none"), tmp_path / "none")
 
 
 def test_the_notebook_shows_published_beside_measured(tmp_path: Path) -> None:

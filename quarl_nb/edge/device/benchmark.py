@@ -12,6 +12,7 @@ import json
 import os
 import platform
 import subprocess
+import sys
 import time
 from datetime import datetime, timezone
 from pathlib import Path
@@ -63,6 +64,15 @@ def load_observations(path: Path) -> tuple[np.ndarray, np.ndarray | None]:
         return content["obs"], content["actions"] if "actions" in content else None
 
 
+def check_observations(obs: np.ndarray, shape: list[int]) -> None:
+    """End with one line unless they are [n, *shape], n >= 1, and finite."""
+    if list(obs.shape[1:]) != shape or not len(obs):
+        wanted = ", ".join(["n", *map(str, shape)])
+        sys.exit(f"error: observations must be [{wanted}], n >= 1; got {list(obs.shape)}")
+    if not np.isfinite(obs).all():
+        sys.exit("error: observations hold NaN or infinite values")
+
+
 def run_onnxruntime(
     export: dict[str, Any], obs: np.ndarray, actions: np.ndarray | None, seconds: float
 ) -> dict[str, Any]:
@@ -76,6 +86,7 @@ def run_onnxruntime(
     fp32 = export["precision"] == "fp32"  # the integer graphs are written in fused operators
     options.graph_optimization_level = levels.ORT_ENABLE_ALL if fp32 else levels.ORT_DISABLE_ALL
     session = ort.InferenceSession(str(HERE / "policy.onnx"), options, ["CPUExecutionProvider"])
+    check_observations(obs, session.get_inputs()[0].shape[1:])
     feeds = [{"obs": one[None]} for one in obs.astype(export["obs_dtype"], copy=False)]
 
     outputs = np.concatenate([session.run(None, feed)[0] for feed in feeds])

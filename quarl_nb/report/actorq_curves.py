@@ -1,0 +1,155 @@
+"""Learning curves of ActorQ's runs, redrawn: where they reach a return, with intervals."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from quarl_nb.report.stats import ALPHA, MARGIN, Floats, bootstrap_weights
+
+WINDOW = 10  # episodes of the running mean ("running mean (window=10)", section 3)
+RESAMPLES = 2000
+
+
+def running_mean(returns: Sequence[Sequence[float]], window: int = WINDOW) -> Floats:
+    """Mean of the last `window` episodes at every evaluation, shape [evaluations].
+
+    Args:
+        returns: the episodes of each evaluation, in order; fewer than `window` at the beginning.
+    """
+    counts = np.cumsum([len(episodes) for episodes in returns])
+    sums = np.concatenate([[0.0], np.cumsum(np.concatenate([*map(np.asarray, returns)]))])
+    first = np.maximum(counts - window, 0)
+    return (sums[counts] - sums[first]) / (counts - first)
+
+
+@dataclass(frozen=True)
+class Curves:
+    """Learning curves of some runs on one grid: x [points], values [runs, points]."""
+
+    x: Floats
+    values: Floats
+
+    @property
+    def mean(self) -> Floats:
+        """The aggregated run, shape [points]."""
+        return self.values.mean(axis=0)
+
+
+def on_grid(runs: pd.DataFrame, column: str) -> Curves:
+    """Running means of the learner's returns of every run against `column`, linear in between.
+
+    Args:
+        column: of what they are against, one list a run, never falling. The grid holds every run's
+            points; a run that ended earlier keeps its last value.
+    """
+    curves = [
+        (np.asarray(xs, float), running_mean(returns))
+        for xs, returns in zip(runs[column], runs["curve_returns"], strict=True)
+    ]
+    grid = np.unique(np.concatenate([xs for xs, _ in curves]))
+    return Curves(grid, np.stack([np.interp(grid, xs, ys) for xs, ys in curves]))
+
+
+def crossing(x: Floats, curves: Floats, level: Floats) -> Floats:
+    """Where curves first reach a level, linear between points; infinite where they never do.
+
+    Args:
+        x: shape [points], increasing. curves: shape [n, points]. level: shape [n].
+    """
+    above = curves >= level[:, None]
+    at = above.argmax(axis=1)
+    rows, before = np.arange(len(curves)), np.maximum(at - 1, 0)
+    low, high = curves[rows, before], curves[rows, at]
+    rise = np.where(high > low, high - low, 1.0)
+    share = np.where(at > 0, (level - low) / rise, 0.0)
+    reached = x[before] + share * (x[at] - x[before])
+    return np.where(above.any(axis=1), reached, np.inf)
+
+
+def reward_level(curves: Floats) -> Floats:
+    """95 % of the best return of each curve, shape [n]: the best minus 5 % of its magnitude.
+
+    NaN where the untrained policy is already there: nothing was learned.
+
+    Args:
+        curves: aggregated fp32 runs, shape [n, points].
+    """
+    best = curves.max(axis=1)
+    level = best - MARGIN * np.abs(best)
+    return np.where(curves[:, 0] < level, level, np.nan)
+
+
+@dataclass(frozen=True)
+class Redrawn:
+    """The runs of one setting, and their bootstrap.
+
+    Attributes:
+        actors: the runs of each kind of actor. fp32: those of all full-precision kinds.
+        weights: of each kind's runs, shape [1 + resamples, runs]: the first row is the estimate
+            itself, the others are redrawn runs.
+        level: `reward_level` of `fp32`, redrawn with them, shape [1 + resamples].
+        generator: what they were drawn with.
+    """
+
+    actors: dict[str, pd.DataFrame]
+    fp32: pd.DataFrame
+    weights: dict[str, Floats]
+    level: Floats
+    generator: np.random.Generator
+
+    def reached(self, actor: str, column: str) -> Floats:
+        """Where the aggregated curve against `column` first reaches the level; shape as `level`."""
+        return first_reached(self.actors[actor], column, self.weights[actor], self.level)
+
+    def keys(self, actor: str) -> tuple[str, ...]:
+        """The records behind a figure about `actor`: its own, and those that set the level."""
+        return tuple(dict.fromkeys([*self.fp32["key"], *self.actors[actor]["key"]]))
+
+
+def redraw(group: pd.DataFrame, resamples: int = RESAMPLES) -> Redrawn:
+    """Redraw the runs of one setting, at least one of them fp32."""
+    generator = np.random.default_rng(zlib.crc32(str(group["task"].iloc[0]).encode()))
+    actors = {str(name): rows for name, rows in group.groupby("actor", sort=False)}
+    weights = {
+        name: np.vstack([np.full(len(rows), 1 / len(rows)),
+                         bootstrap_weights(len(rows), generator, resamples)])
+        for name, rows in actors.items()
+    }  # fmt: skip
+    full = dict.fromkeys(group["actor"][group["precision"] == "fp32"])
+    share = np.hstack([weights[name] * len(actors[name]) for name in full])
+    fp32 = pd.concat([actors[name] for name in full])
+    level = reward_level(share / len(fp32) @ on_grid(fp32, "curve_steps").values)
+    return Redrawn(actors, fp32, weights, level, generator)
+
+
+def first_reached(rows: pd.DataFrame, column: str, weights: Floats, level: Floats) -> Floats:
+    """Where weighted means of the runs' curves first reach a level, shape [n].
+
+    Args:
+        weights: shape [n, runs]. level: shape [n].
+    """
+    curves = on_grid(rows, column)
+    return crossing(curves.x, weights @ curves.values, level)
+
+
+def ratio(base: Floats, here: Floats, runs: int) -> list[tuple[str, float]]:
+    """`base / here` with its interval: pairs of "", "_low" or "_high" and the value.
+
+    Args:
+        base, here: the estimate first, then redrawn; never reached here (infinite) is a ratio of 0.
+        runs: of the side that has fewer; a single one has no interval.
+    """
+    with np.errstate(invalid="ignore", divide="ignore"):
+        ratios = base / here
+    draws = ratios[1:][~np.isnan(ratios[1:])]
+    value = float(ratios[0]) if np.isfinite(ratios[0]) else float("nan")
+    low, high = float("nan"), float("nan")
+    if runs > 1 and len(draws):
+        # Infinite draws (fp32 did not get there) must not be interpolated.
+        low, high = np.quantile(draws, [ALPHA / 2, 1 - ALPHA / 2], method="inverted_cdf")
+    return [("", value), ("_low", float(low)), ("_high", float(high))]

@@ -1,0 +1,219 @@
+"""Table 6 on one core here (measured), on boards (imported) and on Raspberry Pis (modelled)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from quarl_nb.report.paper import published
+
+HERE, PAPERS_BOARD = "this machine", "Raspberry Pi 3B"
+PRECISIONS = ("fp32", "int8", "int4")
+RUNTIMES = {"onnxruntime": "ORT", "c": "C"}
+# "Policies II and III take more memory than the total RAM capacity"; quantized, they fit.
+SAID_TO_SWAP = (("Policy II", "fp32"), ("Policy III", "fp32"))
+ISSUED_PER_CYCLE = 2  # instructions that a Cortex-A53 starts at most
+
+
+def policies() -> dict[str, str]:
+    """Table 6's policies and their networks, as {"Policy I": "64x3"}."""
+    rows = published("table6").drop_duplicates("policy")
+    return dict(zip(rows["policy"], rows["network"].str.removeprefix("mlp "), strict=True))
+
+
+def published_times() -> pd.DataFrame:
+    """Table 6's times and speed-ups: policy, network, precision, machine, source ("published"),
+    latency_s, speedup (NaN for fp32)."""
+    rows = published("table6")
+    wide = rows.pivot(index=["policy", "precision"], columns="quantity", values="value")
+    found = wide.reset_index().rename_axis(columns=None)
+    return pd.DataFrame({
+        "policy": found["policy"], "network": found["policy"].map(policies()),
+        "precision": found["precision"], "machine": PAPERS_BOARD, "source": "published",
+        "latency_s": found["inference_time"] / 1e3, "speedup": found["speedup"],
+    })  # fmt: skip
+
+
+def latency_rows(records: pd.DataFrame) -> pd.DataFrame:
+    """One row a network, precision, runtime and machine that has a time.
+
+    Args:
+        records: those of the studies `edge` and `edge_board`, in one frame; others are left out.
+
+    Returns:
+        policy (of Table 6, else ""), network, precision, runtime, machine, source (measured,
+        modelled), latency_s (median) with low_s and high_s (percentiles 10 and 90 of all calls;
+        NaN where modelled), speedup (over fp32 of that runtime and machine) with speedup_low and
+        speedup_high (its slow calls against the other's fast ones, and the reverse),
+        resident_bytes, weight_bytes, code_bytes, free_bytes (of the board, beside the system and
+        the process; modelled), bound_by (modelled), keys, profile.
+    """
+    if records.empty or "runtime" not in records:
+        return pd.DataFrame()
+    found = pd.DataFrame([row for record in records.to_dict("records") if (row := _row(record))])
+    if found.empty:
+        return found
+    place = ["network", "precision", "runtime", "machine"]
+    found = found.drop_duplicates(place, keep="last")
+    by_network = {network: policy for policy, network in policies().items()}
+    found.insert(0, "policy", found["network"].map(by_network).fillna(""))
+    found = _with_speedups(found)
+    ranks = found.assign(
+        size=found.groupby("network")["weight_bytes"].transform("max"),
+        at=found["precision"].map({name: i for i, name in enumerate(PRECISIONS)}),
+        modelled=found["source"] == "modelled",
+    )
+    order = ["size", "network", "modelled", "machine", "runtime", "at"]
+    return found.loc[ranks.sort_values(order, kind="stable").index].reset_index(drop=True)
+
+
+def _row(record: Mapping[str, Any]) -> dict[str, Any] | None:
+    """A record's times and bytes under one set of names; None without a time."""
+    measured = pd.notna(record.get("latency_p50_s"))
+    if not measured and pd.isna(record.get("modelled_latency_s")):
+        return None
+    prefix, export = "" if measured else "modelled_", record.get("extra.export")
+    if isinstance(export, Mapping):  # a board's own result
+        place = {"network": network_name(export["network"][1:-1]), "machine": record["board"],
+                 "weight_bytes": export["weight_bytes"]}  # fmt: skip
+    else:
+        place = {"network": record["network"], "machine": record["machine"],
+                 "weight_bytes": record[f"{prefix}weight_bytes"]}  # fmt: skip
+    return place | {
+        "precision": record["precision"], "runtime": record["runtime"],
+        "source": record["source"],
+        "latency_s": record["latency_p50_s" if measured else "modelled_latency_s"],
+        "low_s": record.get("latency_p10_s", np.nan), "high_s": record.get("latency_p90_s", np.nan),
+        "resident_bytes": record[f"{prefix}resident_bytes"],
+        "code_bytes": record.get("code_bytes", np.nan),
+        "free_bytes": record.get("modelled_free_bytes", np.nan),
+        "bound_by": "" if measured else _bound(record),
+        "keys": (record["key"],), "profile": record["profile"],
+    }  # fmt: skip
+
+
+def network_name(hidden: Sequence[int]) -> str:
+    """Hidden sizes as the studies name them: 64x3, or 4096-512-1024 where they differ."""
+    return f"{hidden[0]}x{len(hidden)}" if len(set(hidden)) == 1 else "-".join(map(str, hidden))
+
+
+def _bound(record: Mapping[str, Any]) -> str:
+    if record["modelled_swap_s"] > 0:
+        return "flash"
+    return "memory" if record["modelled_memory_s"] > record["modelled_compute_s"] else "arithmetic"
+
+
+def _with_speedups(rows: pd.DataFrame) -> pd.DataFrame:
+    place, times = ["network", "runtime", "machine"], ["latency_s", "low_s", "high_s"]
+    base = rows.loc[rows["precision"] == "fp32", [*place, *times, "keys"]]
+    found = rows.merge(base, on=place, how="left", suffixes=("", "_fp32"))
+    ratios = {"speedup": ("latency_s", "latency_s"), "speedup_low": ("low_s", "high_s"),
+              "speedup_high": ("high_s", "low_s")}  # fmt: skip
+    quantized = found["precision"] != "fp32"
+    for name, (full, ours) in ratios.items():
+        found[name] = (found[f"{full}_fp32"] / found[ours]).where(quantized)
+    found["keys"] = [
+        (*full, *ours) if use and isinstance(full, tuple) else ours
+        for use, full, ours in zip(quantized, found["keys_fp32"], found["keys"], strict=True)
+    ]
+    return found.drop(columns=[f"{name}_fp32" for name in (*times, "keys")])
+
+
+def explanation_rows(records: pd.DataFrame) -> pd.DataFrame:
+    """Table 6's times beside the model of its board, and what swapping would have to explain.
+
+    Args:
+        records: as of `latency_rows`; the modelled ones of `PAPERS_BOARD` count, in ONNX Runtime
+            (the larger of the two runtimes).
+
+    Returns:
+        policy, precision, published_s, modelled_s, ratio, weight_bytes, resident_bytes,
+        free_bytes, flash_bytes (what flash would have to deliver in every decision, in order, to
+        make up for the time that the model does not explain), flash_over_weights, exceeds (the
+        memory, by the model), said_to_exceed (by the paper), keys.
+    """
+    if "extra.board" not in records:
+        return pd.DataFrame()
+    at = (records["machine"] == PAPERS_BOARD) & (records["runtime"] == "onnxruntime")
+    boards = records[at & records["extra.board"].notna()]
+    if boards.empty:
+        return pd.DataFrame()
+    flash = boards["extra.board"].iloc[0]["flash"]["value"]
+    rows = latency_rows(boards).rename(columns={"latency_s": "modelled_s"})
+    times = published_times().rename(columns={"latency_s": "published_s"})
+    found = times[["policy", "precision", "published_s"]].merge(rows, on=["policy", "precision"])
+    found["ratio"] = found["published_s"] / found["modelled_s"]
+    found["flash_bytes"] = flash * (found["published_s"] - found["modelled_s"]).clip(lower=0)
+    found["flash_over_weights"] = found["flash_bytes"] / found["weight_bytes"]
+    found["exceeds"] = found["free_bytes"] < 0
+    pairs = zip(found["policy"], found["precision"], strict=True)
+    found["said_to_exceed"] = [pair in SAID_TO_SWAP for pair in pairs]
+    return found[["policy", "precision", "published_s", "modelled_s", "ratio", "weight_bytes",
+                  "resident_bytes", "free_bytes", "flash_bytes", "flash_over_weights", "exceeds",
+                  "said_to_exceed", "keys"]]  # fmt: skip
+
+
+def explanation_text(rows: pd.DataFrame) -> str:
+    """In words, whether Table 6's times can come from policies that exceed the RAM.
+
+    Args:
+        rows: `explanation_rows`.
+    """
+    said, rest = rows[rows["said_to_exceed"]], rows[~rows["said_to_exceed"]]
+    if said.empty or rest.empty:
+        return ""
+    small, large = said.loc[said["weight_bytes"].idxmin()], rest.loc[rest["weight_bytes"].idxmax()]
+    most = said.loc[said["resident_bytes"].idxmax()]
+    memory = most["free_bytes"] + most["resident_bytes"]
+    held = "none of them exceeds" if not said["exceeds"].any() else "one of them exceeds"
+    text = (f"Of the policies said to exceed the memory {held} it: the largest, "
+            f"{most['policy']} in {most['precision']}, makes a process of "
+            f"{most['resident_bytes'] / 1e6:.0f} MB, where {memory / 1e6:.0f} MB are left.")
+    if small["weight_bytes"] < large["weight_bytes"]:
+        text += (f" Nor can it be another, larger runtime: {small['policy']} in "
+                 f"{small['precision']} ({small['weight_bytes'] / 1e6:.2f} MB) would exceed the "
+                 f"memory and {large['policy']} in {large['precision']} "
+                 f"({large['weight_bytes'] / 1e6:.2f} MB) fit into it.")
+    shares = " and ".join(f"{row.flash_over_weights:.2g} times in {row.policy}"
+                          for row in said.itertuples())
+    return (f"{text} To take as long as published, a decision would have to read the weights from "
+            f"flash {shares}.")
+
+
+def emulated_rows(records: pd.DataFrame) -> pd.DataFrame:
+    """What the C takes on an emulated board's core.
+
+    Returns:
+        network, precision, machine, instructions (of one decision), least_s (at the clock of
+        Table 7, `ISSUED_PER_CYCLE` in every cycle: a bound), code_bytes, constant_bytes,
+        writable_bytes, stack_bytes, observations, actions_as_recorded, keys.
+    """
+    if "instructions" not in records:
+        return pd.DataFrame()
+    rows = records[records["instructions"].notna()]
+    clock = published("table7").set_index("characteristic").loc["CPU Frequency"]
+    assert clock["unit"] == "GHz"
+    names = ["network", "precision", "machine", "instructions", "code_bytes", "constant_bytes",
+             "writable_bytes", "stack_bytes", "observations", "actions_as_recorded"]  # fmt: skip
+    found = rows[names].assign(
+        least_s=rows["instructions"] / (1e9 * float(clock["value"]) * ISSUED_PER_CYCLE),
+        keys=[(key,) for key in rows["key"]],
+        size=rows.groupby("network")["constant_bytes"].transform("max"),
+    )
+    return found.sort_values(["size", "constant_bytes"], ascending=[True, False]) \
+                .drop(columns="size").reset_index(drop=True)
+
+
+def board_inputs(records: pd.DataFrame) -> pd.DataFrame:
+    """What the model knows of each board: machine, input, value (SI units, bytes), source."""
+    if "extra.board" not in records:
+        return pd.DataFrame()
+    boards = records[records["extra.board"].notna()].drop_duplicates("machine")
+    return pd.DataFrame([
+        {"machine": machine, "input": name, **number}
+        for machine, board in zip(boards["machine"], boards["extra.board"], strict=True)
+        for name, number in board.items() if isinstance(number, Mapping)
+    ])  # fmt: skip

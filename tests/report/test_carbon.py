@@ -1,0 +1,252 @@
+"""Carbon against runs whose CPU-seconds and watts are planted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from quarl_nb.power import grid_intensity
+from quarl_nb.report import carbon
+from quarl_nb.report.carbon import ALL, PARTS, Assumptions, costed_runs, emissions, mean_ratio
+from quarl_nb.report.carbon_rules import carbon_follows_speed, carbon_mean, carbon_range
+from quarl_nb.report.carbon_sensitivity import GRIDS, PROCESSORS, sensitivity, sensitivity_table
+from quarl_nb.report.carbon_studies import study_energy, study_energy_table
+from quarl_nb.report.carbon_tables import carbon_table, metering, savings, sides_table
+from quarl_nb.report.testing import (
+    ACTING_S,
+    INT8_S,
+    LEARNING_S,
+    MEMORY_W,
+    QUANTIZING_S,
+    TORCH_S,
+    WATTS,
+    make_records,
+    with_energy,
+)
+
+TORCH, ORT, INT8 = "fp32/torch", "fp32/onnxruntime", "int8/onnxruntime"
+KG_PER_J = 1e-7  # 0.36 kg/kWh
+REACHED = 1 / 3 + 0.9 / 3  # of a run: returns 0 50 100 100, 95 to be reached
+
+
+def planted(tasks: Sequence[str] = ("Walker Stand",), spread: float = 0.0,
+            **options: object) -> pd.DataFrame:
+    return with_energy(make_records(tasks, [TORCH, ORT, INT8], **options), spread)
+
+
+def actors_of(frame: pd.DataFrame) -> pd.Series:
+    return frame["precision"] + "/" + frame["runtime"]
+
+
+def row_of(rows: pd.DataFrame, actor: str, per: str = "return", part: str = ALL) -> pd.Series:
+    found = rows[(rows["actor"] == actor) & (rows["per"] == per) & (rows["part"] == part)]
+    assert len(found) == 1
+    return found.iloc[0]
+
+
+def joules(actor: str, step_s: float, memory_w: float = MEMORY_W) -> float:
+    """Of a whole run of 1000 steps."""
+    cpu_s = LEARNING_S + QUANTIZING_S + ACTING_S[actor]
+    return WATTS * cpu_s + memory_w * step_s / 4 * 1000
+
+
+def test_carbon_to_the_return_and_per_million_steps_is_the_planted_one() -> None:
+    found = emissions(planted())
+    torch, int8 = joules(TORCH, TORCH_S), joules(INT8, INT8_S)
+    assert (torch, int8) == (pytest.approx(224.7), pytest.approx(101.05))
+    for actor, whole in ((TORCH, torch), (INT8, int8)):
+        assert row_of(found, actor)["kg"] == pytest.approx(REACHED * whole * KG_PER_J)
+        assert row_of(found, actor, "million steps")["kg"] == pytest.approx(1e3 * whole * KG_PER_J)
+    for per in carbon.PERS:
+        row = row_of(found, INT8, per)
+        ends = [row[f"ratio_torch{end}"] for end in ("", "_low", "_high")]
+        assert ends == pytest.approx(3 * [torch / int8])  # runs are alike
+        assert row["load"] == pytest.approx(0.5) and len(row["keys"]) == 9
+
+
+def test_parts_are_their_own_and_add_up() -> None:
+    found = emissions(planted(spread=0.2, noise=0.1))
+    for per in carbon.PERS:
+        for actor in (TORCH, ORT, INT8):
+            parts = [row_of(found, actor, per, part)["kg"] for part in PARTS]
+            assert sum(parts) == pytest.approx(row_of(found, actor, per)["kg"], rel=1e-9)
+    even = emissions(planted())
+    for part, ratio in (("learner", 1.0), ("actors", 4.0), ("memory", TORCH_S / INT8_S)):
+        assert row_of(even, INT8, "return", part)["ratio_torch"] == pytest.approx(ratio)
+    learner = row_of(even, INT8, "million steps", "learner")["kg"]
+    assert learner == pytest.approx(1e3 * WATTS * LEARNING_S * KG_PER_J)
+
+
+def test_a_gpu_is_the_learners() -> None:
+    frame = planted()
+    with_gpu = frame.assign(**{"energy.gpu_energy_j": 3.0 * frame["wall_s"]})
+    before, after = (row_of(emissions(f), TORCH, "million steps", "learner")["kg"]
+                     for f in (frame, with_gpu))  # fmt: skip
+    assert after - before == pytest.approx(1e3 * 3.0 * TORCH_S / 4 * 1000 * KG_PER_J)
+
+
+def test_assumptions_change_what_they_say() -> None:
+    frame = planted()
+
+    def ratio_and_kg(**options: object) -> tuple[float, float]:
+        row = row_of(emissions(frame, Assumptions(**options), [ALL]), INT8)
+        return row["ratio_torch"], row["kg"]
+
+    ratio, kg = ratio_and_kg()
+    assert ratio_and_kg(kg_per_kwh=0.72) == (pytest.approx(ratio), pytest.approx(2 * kg))
+    assert ratio_and_kg(memory="none")[0] == pytest.approx(55 / 25)
+    assert ratio_and_kg(memory="none", watts_per_thread=8.0) == \
+        (pytest.approx(55 / 25), pytest.approx(REACHED * 8 * 25 * KG_PER_J))
+    machine = joules(TORCH, TORCH_S, 20.0) / joules(INT8, INT8_S, 20.0)
+    assert ratio_and_kg(memory="all")[0] == pytest.approx(machine)
+
+
+def test_intervals_are_those_of_redrawn_runs() -> None:
+    # Costs of 0.5, 1 and 1.5: all three draws alike happens to 1 in 27, more often than 2.5 %.
+    frame = planted(spread=0.5)
+    even = planted()
+    mixed = pd.concat([frame[actors_of(frame) == TORCH], even[actors_of(even) == INT8]])
+    row = row_of(emissions(mixed.reset_index(drop=True), Assumptions(memory="none")), INT8,
+                 "million steps")  # fmt: skip
+    ends = [row[f"ratio_torch{end}"] for end in ("", "_low", "_high")]
+    assert ends == pytest.approx([55 / 25, 0.5 * 55 / 25, 1.5 * 55 / 25])
+    one = emissions(planted(seeds=(0,)))
+    assert row_of(one, INT8)["ratio_torch"] > 2 and np.isnan(row_of(one, INT8)["ratio_torch_low"])
+
+
+def test_what_never_gets_there_has_no_carbon_to_the_return_and_saves_nothing() -> None:
+    def returns(_: str, actor: str, seed: int) -> Sequence[float]:
+        return (0, 10, 20, 20) if actor == INT8 else (0, 50, 100, 100)
+
+    found = emissions(planted(returns=returns))
+    row = row_of(found, INT8)
+    assert np.isnan(row["kg"]) and row["ratio_torch"] == 0
+    assert np.isnan(row_of(found, INT8, part="learner")["kg"])
+    assert row_of(found, INT8, "million steps")["ratio_torch"] > 2
+    shown = carbon_table(found, "return").loc["Walker Stand"]
+    assert shown["g CO2e", "int8 ORT"] == "not reached"
+    assert shown["fp32 / int8", "over torch fp32"] == "not reached"
+
+
+def test_runs_without_cpu_seconds_are_left_out_and_a_baseline_may_be_missing() -> None:
+    frame = planted()
+    assert costed_runs(frame.drop(columns="curve_cpu_s")).empty
+    assert emissions(frame.drop(columns="energy.method")).empty
+    assert emissions(pd.DataFrame()).empty and costed_runs(pd.DataFrame()).empty
+    old = frame["seed"] == 0
+    some = frame.assign(curve_cpu_s=frame["curve_cpu_s"].where(~old, None))
+    assert set(emissions(some)["runs"]) == {2}
+    no_torch = emissions(frame[actors_of(frame) != TORCH])
+    assert "ratio_torch" not in no_torch
+    assert row_of(no_torch, INT8)["ratio_ort"] > 1
+    shown = carbon_table(no_torch, "return")
+    assert ("fp32 / int8", "over ORT fp32") in shown.columns
+    assert sensitivity_table(sensitivity(frame[actors_of(frame) != TORCH]), "return").empty
+    assert emissions(frame[actors_of(frame) == INT8]).empty
+    assert carbon_mean(frame[actors_of(frame) != TORCH], 2.8).verdict == "not measured"
+    for table in (carbon_table, sides_table, sensitivity_table):
+        assert table(pd.DataFrame(), "return").empty
+
+
+def test_tables_show_published_beside_measured() -> None:
+    found = emissions(planted(["Walker Stand", "Cartpole (Gym)"]))
+    shown = carbon_table(found, "return")
+    assert shown.index.tolist() == ["published, over tasks", "Cartpole (Gym)", "Walker Stand"]
+    assert shown["fp32 / int8", "over torch fp32"].tolist() == \
+        ["1.9 to 3.76; 2.8 overall", "2.22 [2.22, 2.22]", "2.22 [2.22, 2.22]"]
+    assert shown["g CO2e", "fp32 torch"].tolist()[1:] == 2 * ["0.0142"]  # 0.633 x 224.7e-7 kg
+    sides = sides_table(found, "million steps")
+    assert sides.index.names == ["task", "actors"]
+    assert sides.loc[("Walker Stand", "int8 ORT"), ("torch fp32 / this", "actors")] == \
+        "4.00 [4.00, 4.00]"
+    assert savings(found, "return") == (
+        "against torch fp32 on 2 of 2 settings, and cost more on 0, "
+        "against ORT fp32 on 2 of 2 settings, and cost more on 0")
+    (told,) = metering(costed_runs(planted()))
+    assert told.startswith("9 runs by `tdp_x_cpu_time`: an estimate, not a reading")
+    assert "360 g CO2e/kWh (a table)" in told
+
+
+def test_grids_and_watts_are_those_of_the_cited_tables() -> None:
+    codes = {"Norway": "NOR", "France": "FRA", "United States": "USA", "Germany": "DEU",
+             "China": "CHN", "India": "IND"}  # fmt: skip
+    for name, kg in GRIDS.items():
+        assert grid_intensity(codes[name]) == (pytest.approx(kg), f"codecarbon 3.3.0, {name} 2023")
+    from codecarbon.input import DataSource
+
+    tdp = pd.read_csv(DataSource().cpu_power_path).set_index("Name")["TDP"]
+    assert all(float(tdp[name]) == watts for name, (watts, _) in PROCESSORS.items())
+
+
+def test_sensitivity_has_a_row_an_assumption() -> None:
+    shown = sensitivity_table(sensitivity(planted()), "return").set_index(["assumption", "value"])
+    assert len(shown) == 1 + len(GRIDS) + len(PROCESSORS) + 2
+    saved = REACHED * (joules(TORCH, TORCH_S) - joules(INT8, INT8_S)) * KG_PER_J * 1e3
+    assert shown.loc[("none", "as recorded"), "g CO2e saved"] == f"{saved:.3g}"
+    norway = shown.loc[("grid", "Norway, 30 g/kWh")]
+    assert norway["Walker Stand"] == "2.22 [2.22, 2.22]"  # a grid changes no ratio
+    assert norway["g CO2e saved"] == f"{saved * 0.03008 / 0.36:.3g}"
+    assert shown.loc[("memory", "not counted"), "Walker Stand"] == "2.20 [2.20, 2.20]"
+
+
+def test_mean_over_tasks() -> None:
+    tasks = planted(["Walker Stand", "Cartpole (Gym)"])
+    costly = (tasks["task"] == "Walker Stand") & (actors_of(tasks) == INT8)
+    more = [{role: [4 * s for s in spent] for role, spent in costs.items()}
+            for costs in tasks.loc[costly, "curve_cpu_s"]]  # fmt: skip
+    tasks.loc[costly, "curve_cpu_s"] = pd.Series(more, tasks.index[costly])
+    runs = costed_runs(tasks, Assumptions(memory="none"))
+    mean = mean_ratio(runs)
+    assert mean.value == pytest.approx((55 / 100 + 55 / 25) / 2) == pytest.approx(mean.low)
+    assert np.isnan(mean_ratio(runs[runs["actor"] != TORCH]).value)
+    assert np.isnan(mean_ratio(runs[runs["seed"] == 0]).low)
+
+
+def test_claims_are_decided_by_the_intervals() -> None:
+    every = planted(["Walker Stand", "Cartpole (Gym)"], noise=0.01)
+    assert carbon_mean(every, 2.8).verdict == "not reproduced"
+    found = carbon_mean(every, 2.2)
+    assert found.verdict == "reproduced" and "energy by tdp_x_cpu_time" in found.measured
+    assert len(found.keys) == 18
+    assert carbon_range(every, 1.9, 3.76).verdict == "inconclusive"  # nine tasks are missing
+    full = with_energy(make_records(actors=[TORCH, INT8]))
+    assert carbon_range(full, 1.9, 3.76).verdict == "not reproduced"
+    exact = 224.7 / 101.05
+    wide = with_energy(full, 0.05)
+    assert carbon_range(wide, exact, exact).verdict == "reproduced"
+    assert carbon_follows_speed(every).verdict == "reproduced"
+    dear = every.assign(curve_cpu_s=[
+        {role: [9 * s for s in spent] for role, spent in costs.items()} if actor == INT8 else costs
+        for actor, costs in zip(actors_of(every), every["curve_cpu_s"], strict=True)
+    ])
+    assert carbon_follows_speed(dear).verdict == "not reproduced"  # faster, and more carbon
+    cpu = carbon_mean(every.assign(**{"budget.device": "cpu"}), 2.8)
+    assert cpu.verdict == "inconclusive" and "not the paper's setting" in cpu.measured
+    assert carbon_mean(every.assign(profile="smoke"), 2.8).verdict == "not measured"
+    assert carbon_mean(every[every["seed"] == 0], 2.2).verdict == "inconclusive"
+
+
+def test_energy_of_studies_adds_up_and_says_what_is_estimated() -> None:
+    shared = {"profile": "full", "wall_s": 3600.0, "energy.cpu_s": 1800.0}
+    metered = {"energy.method": "tdp_x_cpu_time", "energy.energy_j": 9000.0,
+               "energy.grid_kg_per_kwh": 0.36, "energy.other_cpu_s": 1800.0}
+    frames = {
+        "ptq": pd.DataFrame([
+            shared | metered | {"precision": "fp32"}, shared | metered | {"precision": "int8"},
+            shared | {"precision": "int8", "energy.method": "cpu_time", "energy.energy_j": 0.0},
+        ]),
+        "qat": pd.DataFrame(), "old": pd.DataFrame([{"profile": "full", "wall_s": 1.0}]),
+    }  # fmt: skip
+    found = study_energy(frames)
+    assert found["kwh"].tolist() == pytest.approx(3 * [9000 / 3.6e6])  # 5 W a CPU-second
+    assert found["kg"].tolist() == pytest.approx(3 * [9e-4])
+    assert found["cpu_h"].tolist() == 3 * [0.5]
+    (line,) = study_energy_table(found, ["study"]).to_dict("records")
+    assert line["cells"] == 3 and line["kWh"] == "0.0075" and line["kg CO2e"] == "0.0027"
+    assert line["Wh a cell"] == "2.5" and line["cores busy with others"] == "0.5"
+    assert line["method"] == "2 tdp_x_cpu_time, 1 cpu_time"
+    assert study_energy_table(found, ["study", "precision"])["cells"].tolist() == [1, 2]
+    assert study_energy({}).empty and study_energy_table(pd.DataFrame(), ["study"]).empty

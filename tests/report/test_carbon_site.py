@@ -1,0 +1,71 @@
+"""Carbon's files and its notebook, from planted records."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from quarl_nb.render import render_notebook
+from quarl_nb.report import carbon_figures, carbon_site
+from quarl_nb.report.carbon import emissions
+from quarl_nb.report.style import NothingToDrawError
+from quarl_nb.report.testing import TASKS, make_records, with_energy, write_runs
+from quarl_nb.store import ResultStore
+
+ACTORS = ("fp32/torch", "fp32/onnxruntime", "int8/onnxruntime")
+NOTEBOOK = Path(__file__).resolve().parents[2] / "notebooks" / "09_carbon.ipynb"
+
+
+def frames_of(actorq: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    return {name: pd.DataFrame() for name in carbon_site.STUDIES} | {"actorq": actorq}
+
+
+def test_tables_and_figures_are_there_or_left_out() -> None:
+    frames = frames_of(with_energy(make_records(["Walker Stand"], ACTORS)))
+    made = carbon_site.carbon_tables(frames)
+    assert set(made) == {
+        "carbon_energy_by_study", "carbon_energy_of_training", "carbon_per_return",
+        "carbon_per_million_steps", "carbon_sides_per_return", "carbon_sides_per_million_steps",
+        "carbon_sensitivity_per_return", "carbon_sensitivity_per_million_steps",
+    }  # fmt: skip
+    whole = made["carbon_per_return"].tidy
+    assert set(whole["part"]) == {"all"} and set(whole["per"]) == {"return"} and len(whole) == 3
+    assert len(made["carbon_energy_by_study"].records) == 9
+    plain = frames_of(make_records(["Walker Stand"], ACTORS))  # no energy in them
+    assert not carbon_site.carbon_tables(plain)
+    for drawing in carbon_site.carbon_drawings(plain).values():
+        with pytest.raises(NothingToDrawError, match="CPU-seconds"):
+            drawing.draw()
+    without_int8 = frames_of(with_energy(make_records(["Walker Stand"], ACTORS[:2])))
+    with pytest.raises(NothingToDrawError, match="no quantized and fp32 actors"):
+        carbon_site.carbon_drawings(without_int8)["carbon_ratios"].draw()
+    assert "carbon_per_return" in carbon_site.carbon_tables(without_int8)
+
+
+def test_bars_are_the_ratios_and_stacks_the_grams() -> None:
+    rows = emissions(with_energy(make_records(list(TASKS)[:2], ACTORS)))
+    fig, points = carbon_figures.carbon_ratios(rows)
+    assert len(points) == 2 * 2 * 2  # tasks, baselines, panels
+    widths = [bar.get_width() for ax in fig.axes for box in ax.containers for bar in box
+              if hasattr(bar, "get_width")]  # fmt: skip
+    assert sorted(widths) == pytest.approx(sorted(points["ratio"]))
+    fig, parts = carbon_figures.carbon_by_part(rows)
+    tops = [float(text.get_text()) for ax in fig.axes for text in ax.texts]
+    stacks = parts[["learner", "actors", "quantizer", "memory"]].sum(axis=1)
+    assert sorted(tops) == pytest.approx(sorted(stacks), rel=1e-2)
+
+
+def test_the_notebook_tells_ratios_and_what_was_left_out(tmp_path: Path) -> None:
+    store = ResultStore(tmp_path / "records")
+    write_runs(store, "actorq", with_energy(make_records(["Walker Stand"], ACTORS, seeds=(0, 1))))
+    write_runs(store, "actorq", make_records(["Walker Stand"], ACTORS, seeds=(2,)))
+    out = render_notebook(NOTEBOOK, tmp_path / "09.ipynb", {"records": str(store.root)})
+    text = out.read_text().replace("\\u00a0", " ").replace("\u00a0", " ").replace("&nbsp;", " ")
+    assert "Measured: 6 runs of 1 tasks. 6 runs by `tdp_x_cpu_time`: an estimate" in text
+    assert "3 runs recorded no CPU-seconds along the way and are left out" in text
+    assert "2.22 [2.22, 2.22]" in text and "1.9 to 3.76; 2.8 overall" in text
+    assert "per return, against torch fp32 on 1 of 1 settings, and cost more on 0" in text
+    assert text.count('"image/png": "') == 2
+    assert "**inconclusive**" in text and "only 2 of 3 runs" in text
