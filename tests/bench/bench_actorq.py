@@ -1,6 +1,7 @@
 """ActorQ's actors and loop, as ratios: int8 against both fp32 engines, the loop against SB3's own.
 
     taskset -c 0 python tests/bench/bench_actorq.py actors   (one core)
+    taskset -c 0 python tests/bench/bench_actorq.py learner  (one core)
     python tests/bench/bench_actorq.py loop                  (two cores)
 """
 
@@ -85,6 +86,25 @@ def bench_pulls(env_id: str, net: PolicyNet, period: int = 30) -> None:
     print(f"  pulling int8 every {period} steps: {cost * 1e3:.3f} ms a step (target 0.25 ms)")
 
 
+def bench_learner(updates: int = 8) -> None:
+    """Updates of a DQN 3 x 2048 wide, batch 128: hidden layers in bfloat16 against fp32."""
+    torch.set_num_threads(1)
+    learners = {precision or "fp32": make_algorithm("dqn", "CartPole-v1", autocast=precision)
+                for precision in ("", "bf16")}  # fmt: skip
+    times: dict[str, list[float]] = {name: [] for name in learners}
+    for learner in learners.values():
+        learner.learning_starts = 10**9  # collect only
+        learner.learn(500)
+        learner.train(2, 128)
+    for _ in range(ROUNDS):
+        for name, learner in learners.items():
+            started = time.perf_counter()
+            learner.train(updates, 128)
+            times[name].append((time.perf_counter() - started) / updates)
+    fp32, bf16 = (statistics.median(times[name]) for name in ("fp32", "bf16"))
+    print(f"DQN update: fp32 {fp32 * 1e3:.0f} ms, bf16 {bf16 * 1e3:.0f} ms, {fp32 / bf16:.2f}x")
+
+
 def bench_loop() -> None:
     """Environment steps per second: ActorQ in fp32 with one actor against SB3's learn()."""
     options = dict(batch_size=64, learning_starts=500, train_freq=4, gradient_steps=1)
@@ -106,5 +126,5 @@ def bench_loop() -> None:
 
 
 if __name__ == "__main__":
-    for part in sys.argv[1:] or ("actors", "loop"):
-        {"actors": bench_actors, "loop": bench_loop}[part]()
+    for part in sys.argv[1:] or ("actors", "learner", "loop"):
+        {"actors": bench_actors, "learner": bench_learner, "loop": bench_loop}[part]()
