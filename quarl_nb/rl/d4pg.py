@@ -14,7 +14,7 @@ from stable_baselines3.common.type_aliases import (
     ReplayBufferSamples,
     Schedule,
 )
-from stable_baselines3.common.utils import polyak_update
+from stable_baselines3.common.utils import polyak_update, update_learning_rate
 from stable_baselines3.td3 import policies as td3
 from stable_baselines3.td3.policies import Actor
 from torch import nn
@@ -93,6 +93,9 @@ class D4PG(TD3):
     Args:
         policy: "MlpPolicy", "CnnPolicy" or "MultiInputPolicy".
         learning_rate: of Adam, for actor and critic (Acme: 1e-4).
+        actor_learning_rate: in its place for the actor. The wider a layer, the more a step of
+            Adam changes what it computes: at 2048 units the actor's tanh saturates for good
+            before the critic has learned anything, unless its steps are small.
         learning_starts: environment steps before the first update (Acme's `min_replay_size`).
         n_steps: rewards summed before bootstrapping (Acme: 5).
         target_update_period: updates from one change of the target networks to the next
@@ -128,6 +131,7 @@ class D4PG(TD3):
         env: GymEnv | str,
         learning_rate: float | Schedule = 1e-4,
         *,
+        actor_learning_rate: float | None = None,
         learning_starts: int = 1000,
         n_steps: int = 5,
         target_update_period: int = 100,
@@ -160,6 +164,7 @@ class D4PG(TD3):
             _init_setup_model=False,
             **options,
         )
+        self.actor_learning_rate = actor_learning_rate
         self.target_update_period = target_update_period
         self.max_grad_norm = max_grad_norm
         self.max_dqda_norm = max_dqda_norm
@@ -182,6 +187,8 @@ class D4PG(TD3):
         assert self.replay_buffer is not None
         self.policy.set_training_mode(True)
         self._update_learning_rate([self.actor.optimizer, self.critic.optimizer])
+        if self.actor_learning_rate is not None:
+            update_learning_rate(self.actor.optimizer, self.actor_learning_rate)
         losses = []
         for _ in range(gradient_steps):
             batch = self.replay_buffer.sample(batch_size, env=self._vec_normalize_env)

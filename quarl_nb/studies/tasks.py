@@ -35,7 +35,8 @@ class Task:
 # returns are Acme's, which the paper built on. ActorQ's rate limiter takes the place of train_freq.
 _DQN = dict(batch_size=128, buffer_size=100_000, learning_starts=1000, n_steps=5)
 # Rewards of the Control Suite are within [0, 1], so a return discounted by 0.99 is within [0, 100].
-_D4PG = dict(batch_size=96, learning_rate=3e-4, target_update_period=10, v_min=0.0, v_max=100.0)
+_D4PG = dict(batch_size=96, learning_rate=3e-4, actor_learning_rate=2e-5, target_update_period=10,
+             v_min=0.0, v_max=100.0)  # fmt: skip
 
 TASKS = {
     task.env_id: task

@@ -199,6 +199,18 @@ def test_targets_follow_every_period(batch: ReplayBufferSamples, tau: float) -> 
     assert_close(weights(model.actor_target, model.critic_target), expected)
 
 
+def test_the_actor_may_learn_at_a_rate_of_its_own(batch: ReplayBufferSamples) -> None:
+    alike, slower = (plain_gradient_descent(actor_learning_rate=rate) for rate in (None, 0.25))
+    initial = weights(alike.actor)
+    for model in (alike, slower):
+        train_on(model, batch)
+    assert_close(
+        weights(slower.actor),
+        [old + 0.25 * (new - old) for old, new in zip(initial, weights(alike.actor), strict=True)],
+    )
+    assert_close(weights(alike.critic), weights(slower.critic), rtol=0, atol=0)
+
+
 def test_n_step_targets_by_hand() -> None:
     model = make_model(n_steps=3, gamma=0.5, learning_starts=100)
     model.learn(10)
