@@ -13,11 +13,11 @@ from quarl_nb.report.edge import policies
 from quarl_nb.report.paper import published
 from quarl_nb.report.stats import (
     Floats,
-    Interval,
     Loss,
     bootstrap_weights,
     paired_difference,
     relative_loss,
+    wilson,
 )
 
 PLAIN, QAT = "minmax", "qat"  # methods; fp32 is recorded under the first
@@ -25,7 +25,6 @@ METHODS: Mapping[str, str] = {
     PLAIN: "PTQ, min-max", "per_channel": "PTQ, per channel", "percentile": "PTQ, percentile",
     "mse": "PTQ, least squares", QAT: "QAT",
 }  # fmt: skip
-Z_95 = 1.959964  # of the normal distribution
 RESAMPLES = 1000
 PAPERS_EPISODES = 100  # "for 100 evaluations"
 # The narrowest kernel that holds the weights of a precision.
@@ -33,14 +32,6 @@ KERNELS: Mapping[str, str] = {
     "fp32": "fp32", "int8": "int8", "affine8": "int8", "affine7": "int8", "affine6": "int8",
     "affine5": "int8", "affine4": "int4", "int4": "int4",
 }  # fmt: skip
-
-
-def wilson(successes: int, n: int) -> Interval:
-    """The 95 % score interval of a proportion (Wilson 1927)."""
-    share, room = successes / n, Z_95**2 / n
-    middle = (share + room / 2) / (1 + room)
-    radius = Z_95 / (1 + room) * np.sqrt(share * (1 - share) / n + room / (4 * n))
-    return Interval(share, max(0.0, float(middle - radius)), min(1.0, float(middle + radius)))
 
 
 def published_success() -> pd.DataFrame:

@@ -16,6 +16,7 @@ RESAMPLES = 4000
 # below 5 % of the fp32 return is one that the paper itself counts as none.
 MARGIN = 0.05
 ALPHA = 0.05
+Z_95 = 1.959964  # of the normal distribution
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,14 @@ class Interval:
 
     def __str__(self) -> str:
         return f"{self.value:.4g} [{self.low:.4g}, {self.high:.4g}]"
+
+
+def wilson(successes: int, n: int) -> Interval:
+    """The 95 % score interval of a proportion (Wilson 1927)."""
+    share, room = successes / n, Z_95**2 / n
+    middle = (share + room / 2) / (1 + room)
+    radius = Z_95 / (1 + room) * np.sqrt(share * (1 - share) / n + room / (4 * n))
+    return Interval(share, max(0.0, float(middle - radius)), min(1.0, float(middle + radius)))
 
 
 def iqm(scores: Sequence[Floats]) -> float:

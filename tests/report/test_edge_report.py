@@ -127,14 +127,6 @@ def test_without_records_the_published_table_stands_alone() -> None:
     assert edge_site.edge_tables(frames) == {} and edge_site.joined(frames).empty
 
 
-def test_wilson_interval_by_hand() -> None:
-    # 45 of 100: (0.45 + 1.9207 / 100) / 1.038415 -+ 1.96 / 1.038415 * sqrt(0.002475 + 9.604e-5)
-    found = edge_success.wilson(45, 100)
-    assert (found.low, found.high) == pytest.approx((0.3562, 0.5476), abs=1e-4)
-    assert edge_success.wilson(0, 50).low == 0 and 0.05 < edge_success.wilson(0, 50).high < 0.08
-    assert edge_success.wilson(50, 50).high == pytest.approx(1)
-
-
 def test_falls_are_those_planted() -> None:
     rows = edge_success.success_rows(flights({
         ("int8", "minmax"): 0.78, ("int8", "per_channel"): 0.9, ("affine5", "qat"): 0.88,

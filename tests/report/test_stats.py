@@ -142,3 +142,11 @@ def test_best_of_many_without_any_difference() -> None:
     weights = stats.bootstrap_weights(5, np.random.default_rng(0), 20)
     found = stats.best_of_many(np.full(5, 500.0), np.full((3, 5), 500.0), weights)
     assert found.p_value == 1 and (found.low == 0).all()
+
+
+def test_wilson_interval_by_hand() -> None:
+    # 45 of 100: (0.45 + 1.9207 / 100) / 1.038415 -+ 1.96 / 1.038415 * sqrt(0.002475 + 9.604e-5)
+    found = stats.wilson(45, 100)
+    assert (found.low, found.high) == pytest.approx((0.3562, 0.5476), abs=1e-4)
+    assert stats.wilson(0, 50).low == 0 and 0.05 < stats.wilson(0, 50).high < 0.08
+    assert stats.wilson(50, 50).high == pytest.approx(1)
