@@ -202,7 +202,7 @@ def runs(pid):
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
 def test_a_run_that_is_stopped_loses_only_cells_in_flight(tmp_path, how):
     folder = tmp_path / "records" / "fake" / "smoke"
-    process = start(tmp_path, 0.4)
+    process = start(tmp_path, 0.8)
     wait_for(lambda: len(list(folder.glob("*.json"))) >= 2)
     if how == signal.SIGINT:
         os.killpg(process.pid, how)  # as a terminal does: the workers get it too
@@ -220,7 +220,7 @@ def test_a_run_that_is_stopped_loses_only_cells_in_flight(tmp_path, how):
     assert len(ResultStore(tmp_path / "records").records("fake", "smoke")) == len(done)
 
     before = len(begun(tmp_path))
-    again = start(tmp_path, 0.4)  # the delay is part of the budget, so of the key
+    again = start(tmp_path, 0.8)  # the delay is part of the budget, so of the key
     assert again.wait(timeout=60) == 0
     again.communicate()
     assert sorted(number for number, _ in begun(tmp_path)[before:]) == sorted(set(range(8)) - done)
