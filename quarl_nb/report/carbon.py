@@ -163,6 +163,8 @@ def mean_ratio(
         if {actor, base} <= {*group["actor"]}:
             drawn = redraw(group, resamples)
             fewest = min(fewest, len(drawn.actors[actor]), len(drawn.actors[base]))
-            draws.append(_kg(drawn, base, ALL, "return") / _kg(drawn, actor, ALL, "return"))
+            spent = [_kg(drawn, name, ALL, "return") for name in (base, actor)]
+            with np.errstate(invalid="ignore"):  # neither got there: infinity over infinity
+                draws.append(spent[0] / spent[1])
     mean = np.mean(draws, axis=0) if draws else np.array([np.nan])
     return Interval(*(value for _, value in ratio(mean, np.ones_like(mean), fewest)))

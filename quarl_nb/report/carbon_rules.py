@@ -79,6 +79,7 @@ def _text(rows: pd.DataFrame) -> str:
     ratios = "; ".join(
         f"{row['task']} {told(row, 'ratio_torch')}"
         + (f" (over fp32 ORT {row['ratio_ort']:.2f})" if pd.notna(row.get("ratio_ort")) else "")
+        if row["ratio_torch"] > 0 else f"{row['task']} return not reached with int8"
         for _, row in rows.iterrows()
     )
     return f"{BASELINES['torch']} over int8: {ratios}; energy by {', '.join(set(rows['method']))}"
