@@ -13,9 +13,12 @@ from quarl_nb.report.rules import MIN_EPISODES, NOT_MEASURED, Finding, Verdict
 from quarl_nb.report.seeds import MIN_SEEDS
 from quarl_nb.report.stats import ALPHA, Interval, holm
 
+# Of one policy, at the most that its environment gives perhaps, nothing follows for QAT in general.
+MIN_POLICIES = 3
+
 
 def qat_no_loss(
-    records: pd.DataFrame, precisions: Sequence[str], min_policies: int = 2
+    records: pd.DataFrame, precisions: Sequence[str], min_policies: int = MIN_POLICIES
 ) -> Finding:
     """Reproduced when every policy trained at each of `precisions` is without loss against fp32.
 
@@ -34,7 +37,7 @@ def qat_no_loss(
 
 def qat_kept_until(
     records: pd.DataFrame, kept_bits: Sequence[int] = (6, 7, 8),
-    lost_bits: Sequence[int] = (2, 3, 4), min_policies: int = 2,
+    lost_bits: Sequence[int] = (2, 3, 4), min_policies: int = MIN_POLICIES,
 ) -> Finding:
     """Reproduced when most policies are without loss at every one of `kept_bits` and lose more than
     5 % at one of `lost_bits` (Bonferroni).
@@ -66,7 +69,7 @@ def qat_kept_until(
 
 
 def qat_beats_ptq(
-    records: pd.DataFrame, precision: str = "affine8", min_policies: int = 2
+    records: pd.DataFrame, precision: str = "affine8", min_policies: int = MIN_POLICIES
 ) -> Finding:
     """Reproduced when QAT earns more than PTQ at `precision` in every policy.
 
@@ -83,7 +86,7 @@ def qat_beats_ptq(
 
 
 def qat_beats_fp32(
-    records: pd.DataFrame, precision: str = "affine8", min_policies: int = 2
+    records: pd.DataFrame, precision: str = "affine8", min_policies: int = MIN_POLICIES
 ) -> Finding:
     """Reproduced when QAT at `precision` earns more than fp32 in more than half of the policies.
 
@@ -113,9 +116,11 @@ def _decide(
         text += f" (only {seeds} training seed{'s' * (seeds > 1)})"
     elif episodes < MIN_EPISODES:
         text += f" (only {episodes} episodes)"
+    elif (policies := table["policy"].nunique()) < min_policies:
+        text += f" (only {policies} polic{'y' if policies == 1 else 'ies'})"
     elif bad:
         verdict = "not reproduced"
-    elif good and table["policy"].nunique() >= min_policies:
+    elif good:
         verdict = "reproduced"
     keys = tuple(dict.fromkeys(key for keys in table["keys"] for key in keys))
     return Finding(verdict, text, interval, keys)

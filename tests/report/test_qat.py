@@ -164,6 +164,8 @@ def test_few_seeds_episodes_or_policies_decide_nothing():
     assert qat_rules.qat_no_loss(planted(none, episodes=10), ["affine8"]).verdict == "inconclusive"
     lone = planted(none, policies=["ppo-CartPole-v1"])
     assert qat_rules.qat_no_loss(lone, ["affine8"]).verdict == "inconclusive"
+    found = qat_rules.qat_beats_fp32(lone)  # not a verdict against the claim either
+    assert found.verdict == "inconclusive" and "(only 1 policy)" in found.measured
     for rule in (qat_rules.qat_kept_until, qat_rules.qat_beats_ptq, qat_rules.qat_beats_fp32):
         assert rule(pd.DataFrame()).verdict == "not measured"
 
