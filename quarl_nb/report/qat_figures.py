@@ -38,7 +38,8 @@ EXPLORED_BITS = (2, 4, 6, 8)
 def figure5(records: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
     """Mean return against the bits trained with, a panel a policy, as Figure 5 of the paper.
 
-    Bands and bars are 95 % intervals over training seeds, where there are enough of them.
+    Bands and bars are 95 % intervals over training seeds, where there are enough of them; three
+    that differ much have intervals beyond any return, which end at the frame.
 
     Args:
         records: `ResultStore.frame("qat")`.
@@ -81,6 +82,9 @@ def _draw_policy(ax: Axes, rows: pd.DataFrame) -> None:
                             line["mean_high"].to_numpy(float), color=color, alpha=0.2, lw=0)
     ax.set_xticks([*range(2, 9), STAR_AT], [*map(str, range(2, 9)), "8*"])
     ax.set_xlim(1.6, STAR_AT + 0.4)
+    low, high = rows["mean"].min(), rows["mean"].max()
+    room = max(0.2 * (high - low), 0.05 * max(abs(low), abs(high)))
+    ax.set_ylim(low - room, high + room)
     ax.yaxis.set_major_locator(MaxNLocator(4))
 
 
@@ -140,9 +144,11 @@ def exploration(curves: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
         raise NothingToDrawError("no policy has curves of QAT and of float32")
     points = []
     with mpl.rc_context(STYLE):
-        fig = new_figure(PAGE_IN, 3.4)
-        axes = fig.subplots(2, len(policies), sharex="col", sharey="col", squeeze=False)
-        for ways, line in zip(explored_ways(), axes, strict=True):
+        taken = set(known[WAY].itertuples(index=False, name=None))
+        kinds = [ways for ways in explored_ways() if taken & {*ways} - {FP32}]
+        fig = new_figure(PAGE_IN, 0.4 + 1.5 * len(kinds))
+        axes = fig.subplots(len(kinds), len(policies), sharex="col", sharey="col", squeeze=False)
+        for ways, line in zip(kinds, axes, strict=True):
             for ax, policy in zip(line, policies, strict=True):
                 rows = known[known["policy"] == policy]
                 points += [_draw_entropy(ax, rows, way, i) for i, way in enumerate(ways)]
