@@ -204,7 +204,7 @@ def test_trainings_are_not_started_by_opening_a_notebook(name, tmp_path, shown):
 def test_qat_sweep_judges_over_training_seeds(tmp_path, shown):
     store = ResultStore(tmp_path / "records")
     steps = np.arange(1, 11)
-    for policy in ("ppo-CartPole-v1", "a2c-CartPole-v1"):
+    for policy in ("ppo-CartPole-v1", "a2c-CartPole-v1", "dqn-CartPole-v1"):
         algo, _, env_id = policy.partition("-")
         for precision in ("fp32", "affine8", "affine4", "affine2"):
             for seed in range(3):
@@ -221,7 +221,7 @@ def test_qat_sweep_judges_over_training_seeds(tmp_path, shown):
                 write_record(store, "qat", cell, budget, measured, probes)
     text = shown("03_qat_bit_sweep", records=str(store.root))
     assert text.count("<picture>") == 2
-    assert "24 trainings of 2 policies, 3 to 3 seeds each" in text
+    assert "36 trainings of 3 policies, 3 to 3 seeds each" in text
     assert "- **reproduced**: “Broadly, at 8-bits, we see no degradation" in text
     assert "- **reproduced**: “quantization aware training consistently improves" in text
     assert "- **not reproduced**: “oftentimes even over the full precision baseline”" in text

@@ -172,7 +172,10 @@ def test_a_disk_that_fills_up_is_one_line(tmp_path):
 
 
 def start(tmp_path, delay_s):
-    command = [sys.executable, "-c", SCRIPT, tmp_path / "records", tmp_path / "log", str(delay_s)]
+    # A shell's background jobs, and what these start, ignore it.
+    hearing = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+    command = [sys.executable, "-c", hearing + SCRIPT, tmp_path / "records", tmp_path / "log",
+               str(delay_s)]  # fmt: skip
     return subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
 
 
@@ -202,7 +205,7 @@ def runs(pid):
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
 def test_a_run_that_is_stopped_loses_only_cells_in_flight(tmp_path, how):
     folder = tmp_path / "records" / "fake" / "smoke"
-    process = start(tmp_path, 0.8)
+    process = start(tmp_path, 0.4)
     wait_for(lambda: len(list(folder.glob("*.json"))) >= 2)
     if how == signal.SIGINT:
         os.killpg(process.pid, how)  # as a terminal does: the workers get it too
@@ -220,7 +223,7 @@ def test_a_run_that_is_stopped_loses_only_cells_in_flight(tmp_path, how):
     assert len(ResultStore(tmp_path / "records").records("fake", "smoke")) == len(done)
 
     before = len(begun(tmp_path))
-    again = start(tmp_path, 0.8)  # the delay is part of the budget, so of the key
+    again = start(tmp_path, 0.4)  # the delay is part of the budget, so of the key
     assert again.wait(timeout=60) == 0
     again.communicate()
     assert sorted(number for number, _ in begun(tmp_path)[before:]) == sorted(set(range(8)) - done)
