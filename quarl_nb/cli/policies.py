@@ -56,6 +56,7 @@ def train_command(options: argparse.Namespace) -> int:
 
 def evaluate_command(options: argparse.Namespace) -> int:
     """Run a policy for some episodes, in any precision (simulated)."""
+    from quarl_nb.inference import fast_policy
     from quarl_nb.quant import parse_precision
     from quarl_nb.rl.evaluate import evaluate
     from quarl_nb.rl.policies import load_policy
@@ -69,7 +70,7 @@ def evaluate_command(options: argparse.Namespace) -> int:
         raise QuarlError(f"{options.policy!r} does not say where it acts: give --env")
     quantized = quantize_policy(net, precision, env_id)
     seeds = range(options.seed, options.seed + options.episodes)
-    result = evaluate(quantized, env_id, seeds)
+    result = evaluate(fast_policy(quantized), env_id, seeds)
     print(f"{options.policy} in {env_id}, {options.precision}: return {result.mean:.2f} "
           f"(std {result.std:.2f}, min {min(result.returns):.2f}, max {max(result.returns):.2f}) "
           f"over {options.episodes} episodes, {sum(result.lengths) / result.wall_s:.0f} steps/s")

@@ -1,6 +1,6 @@
 """Engines: policies that really compute in low precision.
 
-`build_payload` (learner side) needs torch; `open_engine` (actor side) does not.
+`open_engine` (actor side) needs no torch; the others do.
 """
 
 from __future__ import annotations
@@ -11,14 +11,19 @@ from quarl_nb.inference.engine import RUNTIMES, Engine, open_engine
 
 if TYPE_CHECKING:
     from quarl_nb.inference.export import build_payload
+    from quarl_nb.inference.policy import EnginePolicy, fast_policy
 
-__all__ = ["RUNTIMES", "Engine", "build_payload", "open_engine"]
+__all__ = ["RUNTIMES", "Engine", "EnginePolicy", "build_payload", "fast_policy", "open_engine"]
 
 
 def __getattr__(name: str) -> Any:
-    """The two that need torch, imported when first asked for (PEP 562)."""
-    if name in ("build_payload"):
+    """Those that need torch, imported when first asked for (PEP 562)."""
+    if name == "build_payload":
         from quarl_nb.inference import export
 
         return getattr(export, name)
+    if name in ("EnginePolicy", "fast_policy"):
+        from quarl_nb.inference import policy
+
+        return getattr(policy, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

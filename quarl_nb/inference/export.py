@@ -42,7 +42,7 @@ def build_payload(
 
     Raises:
         QuarlError: what does not run in that precision (the layer named), NaN or infinite weights
-            (named), or no calibration where it is needed.
+            (named), no calibration where it is needed, or a network of simulated precision.
     """
     check_choice("runtime", runtime, RUNTIMES)
     parsed = parse_precision(precision, ranges)
@@ -51,6 +51,7 @@ def build_payload(
             f"{runtime} does not compute in {precision} on a CPU; "
             f"allowed: {', '.join(PRECISIONS[runtime])}"
         )
+    _check_without_hooks(net)
     if runtime == "torch":
         model, tensors = describe(net, precision)
     else:
@@ -65,6 +66,16 @@ def obs_dtype(net: PolicyNet) -> str:
     Frames stay bytes, and observations are normalized in float64, as `PolicyNet` does.
     """
     return {"divide": "uint8", "normalize": "float64"}.get(net.spec.layers[0].kind, "float32")
+
+
+def _check_without_hooks(net: PolicyNet) -> None:
+    """No payload can hold what hooks do, and `quantize_module` rounds activations in them."""
+    for name, module in net.named_modules():
+        if module._forward_hooks or module._forward_pre_hooks:
+            raise QuarlError(
+                f"layer {name!r} rounds its activations in simulation: "
+                "a payload is built from the policy as it was trained"
+            )
 
 
 def _graph(net: PolicyNet, precision: Precision, calibration: np.ndarray | None) -> Graph:

@@ -16,6 +16,7 @@ from quarl_nb.actorq import ActorQ, Result, Saving, Settings
 from quarl_nb.actorq.algorithms import make_algorithm
 from quarl_nb.actorq.result import ROLES
 from quarl_nb.errors import QuarlError
+from quarl_nb.inference import fast_policy
 from quarl_nb.rl.evaluate import evaluate
 from quarl_nb.rl.policies import load_policy
 from quarl_nb.studies.tasks import get_task
@@ -101,7 +102,7 @@ def learning_curve(result: Result, env_id: str, budget: Mapping[str, Any]) -> di
     """
     seeds = range(EVALUATION_SEED, EVALUATION_SEED + budget["episodes"])
     returns = [
-        evaluate(load_policy(snapshot.folder), env_id, seeds).returns
+        evaluate(fast_policy(load_policy(snapshot.folder)), env_id, seeds).returns
         for snapshot in result.snapshots
     ]
     return {

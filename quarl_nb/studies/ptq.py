@@ -13,6 +13,7 @@ from typing import Any
 import gymnasium as gym
 import torch
 
+from quarl_nb.inference import fast_policy
 from quarl_nb.quant import RANGES, Precision, parse_precision, quantize_module, weight_bytes
 from quarl_nb.rl.envs import is_atari
 from quarl_nb.rl.evaluate import evaluate
@@ -88,7 +89,7 @@ def measure_policy(
     torch.set_num_threads(1)
     quantized = quantize_policy(subject.net, precision, subject.env_id, subject.make)
     seeds = range(budget["first_seed"], budget["first_seed"] + budget["episodes"])
-    result = evaluate(quantized, subject.env_id, seeds, make=subject.make)
+    result = evaluate(fast_policy(quantized), subject.env_id, seeds, make=subject.make)
     measured = {
         "returns": result.returns,
         "lengths": result.lengths,

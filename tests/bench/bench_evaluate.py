@@ -17,6 +17,7 @@ from stable_baselines3.common.env_util import make_atari_env
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.vec_env import VecFrameStack
 
+from quarl_nb.inference import fast_policy
 from quarl_nb.rl.envs import ATARI_FRAME_SKIP
 from quarl_nb.rl.evaluate import evaluate
 from quarl_nb.rl.policies import PolicyNet
@@ -73,7 +74,7 @@ def work(first_seed: int, start, results) -> None:
     torch.set_num_threads(1)
     net = PolicyNet.from_sb3(stock_model(), env_id=ENV_ID)
     start.wait()
-    result = evaluate(net, ENV_ID, range(first_seed, first_seed + EPISODES))
+    result = evaluate(fast_policy(net), ENV_ID, range(first_seed, first_seed + EPISODES))
     results.put(sum(result.lengths))
 
 
