@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from textwrap import shorten
 
 import pandas as pd
 
@@ -12,7 +13,9 @@ from quarl_nb.report.losses import percent
 
 START = "<!-- results: written by `quarl-nb reproduce` from the full records -->"
 END = "<!-- end of results -->"
-VERDICTS = ("reproduced", "not reproduced", "inconclusive", "not measured")
+DECIDED = ("reproduced", "not reproduced")
+VERDICTS = (*DECIDED, "inconclusive", "not measured")
+MEASURED_CHARACTERS = 220
 
 
 def results_markdown(found: pd.DataFrame, rows: pd.DataFrame) -> str:
@@ -26,7 +29,7 @@ def results_markdown(found: pd.DataFrame, rows: pd.DataFrame) -> str:
 
 
 def scoreboard(found: pd.DataFrame) -> str:
-    """Markdown for the README: how many claims hold, and the ones that were measured.
+    """Markdown for the README: how many claims hold, and those that are decided, in short.
 
     Args:
         found: `claims.verdicts`.
@@ -35,13 +38,11 @@ def scoreboard(found: pd.DataFrame) -> str:
     lines = ["| verdict | claims |", "|---|---:|"]
     lines += [f"| {verdict} | {counts.get(verdict, 0)} |" for verdict in VERDICTS]
     lines += ["", "| claim | source | verdict | measured |", "|---|---|---|---|"]
-    order = found.assign(rank=found["verdict"].map(VERDICTS.index))
-    for _, row in order[order["verdict"] != "not measured"].sort_values(
-        "rank", kind="stable"
-    ).iterrows():
-        cells = [f"“{row['sentence']}”", row["source"], f"**{row['verdict']}**",
-                 f"{row['measured']} ({row['profile']})"]
-        lines.append("| " + " | ".join(text.replace("|", "\\|") for text in cells) + " |")
+    for verdict in DECIDED:
+        for _, row in found[found["verdict"] == verdict].iterrows():
+            measured = shorten(str(row["measured"]), MEASURED_CHARACTERS, placeholder=" ...")
+            cells = [f"“{row['sentence']}”", row["source"], f"**{verdict}**", measured]
+            lines.append("| " + " | ".join(text.replace("|", "\\|") for text in cells) + " |")
     return "\n".join(lines) + "\n"
 
 

@@ -159,16 +159,18 @@ def test_latex_survives_a_percent_sign(tmp_path: Path) -> None:
     assert text.count("{") - text.count(r"\{") == text.count("}") - text.count(r"\}")
 
 
-def test_scoreboard_counts_and_escapes() -> None:
-    found = pd.DataFrame([
-        {"verdict": "reproduced", "sentence": "a|b", "source": "s", "measured": "m",
-         "profile": "full"},
-        {"verdict": "not measured", "sentence": "c", "source": "s", "measured": "",
-         "profile": ""},
-    ])
+def test_scoreboard_counts_all_and_shows_the_decided_in_short() -> None:
+    found = pd.DataFrame(
+        [("not reproduced", "n", "word " * 100), ("reproduced", "a|b", "m"),
+         ("inconclusive", "i", "m"), ("not measured", "c", "")],
+        columns=["verdict", "sentence", "measured"],
+    ).assign(source="s")  # fmt: skip
     text = readme.scoreboard(found)
-    assert "| reproduced | 1 |" in text and "| not measured | 1 |" in text
-    assert r"a\|b" in text and "“c”" not in text
+    for verdict in readme.VERDICTS:
+        assert f"| {verdict} | 1 |" in text
+    assert r"a\|b" in text and "“c”" not in text and "“i”" not in text
+    assert text.index("“a") < text.index("“n”")
+    assert "word ... |" in text and max(map(len, text.splitlines())) < 300
 
 
 def test_the_results_go_between_their_marks_in_the_readme(tmp_path: Path) -> None:
