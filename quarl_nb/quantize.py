@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+import gymnasium as gym
 import pandas as pd
+import torch
 
 from quarl_nb.errors import QuarlError
 from quarl_nb.quant import parse_precision
 from quarl_nb.report.losses import paired_losses
-from quarl_nb.rl.policies import load_policy
+from quarl_nb.rl.envs import make_vec
+from quarl_nb.rl.policies import PolicyNet, load_policy
 from quarl_nb.studies.policies import Subject
 from quarl_nb.studies.ptq import FIRST_SEED, measure_policy
 
@@ -42,7 +45,8 @@ def quantize_table(
         return, positive is worse) with its 95 % interval, bytes of the quantized weights.
 
     Raises:
-        QuarlError: the policy cannot be read, no environment is known, bits out of range.
+        QuarlError: the policy cannot be read or does not fit the environment, no environment is
+            known, bits out of range.
     """
     net = load_policy(source, env_id=env_id, vecnormalize=vecnormalize, activation=activation)
     env_id = env_id or net.spec.env_id
@@ -50,6 +54,7 @@ def quantize_table(
         raise QuarlError(f"'{source}' does not say where it acts: give the environment")
     if episodes < 2:
         raise QuarlError(f"{episodes} episodes give no interval: at least 2")
+    check_fits(net, env_id)
     subject = Subject(Path(str(source)).stem, net.spec.algo, env_id, net)
     budget = {"episodes": episodes, "first_seed": first_seed}
     formats = [("fp32", "minmax"), ("fp16", "minmax"), ("int8", ranges)]
@@ -62,3 +67,24 @@ def quantize_table(
     records = pd.DataFrame(rows)
     losses = paired_losses(records)
     return losses.merge(records[["precision", "ranges", "weight_bytes"]])[COLUMNS]
+
+
+def check_fits(net: PolicyNet, env_id: str) -> None:
+    """Refuse an environment whose observations or actions are not those of the policy.
+
+    Raises:
+        QuarlError: names what the policy has and what the environment wants.
+    """
+    env = make_vec(env_id, 1)
+    observations, actions = env.single_observation_space, env.single_action_space
+    env.close()
+    shape, head = net.spec.obs_shape, net.spec.head
+    if observations.shape != shape:
+        raise QuarlError(f"the policy takes observations of shape {list(shape)}, '{env_id}' gives "
+                         f"{list(observations.shape or ())}")
+    count = net(torch.zeros(1, *shape)).shape[1]
+    has = f"{count} discrete actions" if head.discrete else f"actions of shape {list(head.shape)}"
+    wants = f"{actions.n} discrete actions" if isinstance(actions, gym.spaces.Discrete) \
+        else f"actions of shape {list(actions.shape or ())}"
+    if has != wants:
+        raise QuarlError(f"the policy has {has}, '{env_id}' takes {wants}")

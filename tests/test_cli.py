@@ -158,6 +158,17 @@ def test_evaluate_runs_a_policy_by_name(capsys):
         (["evaluate", "ppo-CartPole-v1", "--precision", "int3"], "int3"),
         (["evaluate", "ppo-CartPole-v1", "--episodes", "0"], "at least one episode"),
         (["evaluate", "nowhere.zip", "--env", "CartPole-v1"], "nowhere.zip"),
+        (["evaluate", "ppo-CartPol-v1"], "did you mean 'ppo-CartPole-v1'? allowed: "),
+        (["evaluate", "ppo-CartPole-v1", "--seed", "-1"], "--seed must be 0 or more, not -1"),
+        (["evaluate", "ppo-CartPole-v1", "--vecnormalize", "x.pkl"], "goes with an SB3 zip"),
+        (["evaluate", "ppo-CartPole-v1", "--env", "Pendulum-v1"],
+         "observations of shape [4], 'Pendulum-v1' gives [3]"),
+        (["quantize", "ppo-MountainCarContinuous-v0", "--env", "MountainCar-v0"],
+         "the policy has actions of shape [1], 'MountainCar-v0' takes 3 discrete actions"),
+        (["quantize", "ppo-CartPole-v1", "--env", "CartPol-v1"], "did you mean 'CartPole-v1'"),
+        (["claims", "--profile", "huge"], "unknown profile 'huge'; allowed: full, quick, smoke"),
+        (["claims", "--records", "nowhere"], "'nowhere' is not a folder"),
+        (["status", "--records", "nowhere"], "'nowhere' is not a folder"),
         (["quantize", "ppo-CartPole-v1", "--bits", "40"], "40"),
         (["quantize", "ppo-CartPole-v1", "--episodes", "1"], "at least 2"),
         (["train", "ppo-CartPole-v9"], "did you mean 'ppo-CartPole-v1'"),
@@ -170,6 +181,29 @@ def test_bad_input_of_the_other_commands(arguments, message, capsys):
     error = capsys.readouterr().err
     assert error.startswith("error: ") and message in error
     assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["run", "ptq", "--shard", "x"],
+         "argument --shard: 'x' is not i/n, e.g. 1/4 (see quarl-nb run --help)"),
+        (["quantize", "my.zip", "--bits", "x"],
+         "argument --bits: invalid int value: 'x' (see quarl-nb quantize --help)"),
+        ([], "the following arguments are required: COMMAND (see quarl-nb --help)"),
+    ],
+)  # fmt: skip
+def test_bad_usage_is_one_line_too(arguments, line, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main(arguments)
+    assert stopped.value.code == 2
+    assert capsys.readouterr().err == f"error: {line}\n"
+
+
+def test_a_reader_that_leaves_early_is_no_error():
+    code = f"{sys.executable} -m quarl_nb.cli claims | head -n 1"
+    done = subprocess.run(["bash", "-c", code], capture_output=True, text=True, check=True)
+    assert len(done.stdout.splitlines()) == 1 and not done.stderr
 
 
 def test_quantize_prints_and_writes_the_table(tmp_path, capsys):

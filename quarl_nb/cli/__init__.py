@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import argparse
 import logging
+import os
 import sys
 from collections.abc import Callable, Sequence
+from typing import NoReturn
 
 import quarl_nb
 from quarl_nb.cli import actorq, edge, policies, studies
 from quarl_nb.errors import QuarlError
+
+
+class Parser(argparse.ArgumentParser):
+    """Bad usage is one line, as every other bad input; `--help` has the rest."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(QuarlError.exit_code, f"error: {message} (see {self.prog} --help)\n")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -18,18 +27,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     logging.getLogger("quarl_nb").setLevel(logging.INFO)
     options = build_parser().parse_args(arguments)
     try:
-        return options.command(options)
+        status = options.command(options)
+        sys.stdout.flush()
+        return status
     except QuarlError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
         print("interrupted: what was finished is kept, the same command goes on", file=sys.stderr)
         return 130
+    except BrokenPipeError:
+        # Its reader has seen enough (`| head`); the interpreter must not flush into it once more.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
 
 
 def build_parser() -> argparse.ArgumentParser:
     """All commands with their options."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="quarl-nb", description="Quantized reinforcement learning, measured.",
         epilog="example: quarl-nb run ptq --profile smoke",
     )  # fmt: skip

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from quarl_nb.errors import QuarlError
+from quarl_nb.errors import QuarlError, check_choice
 from quarl_nb.paths import project_root, write_atomically
 
 
@@ -58,16 +58,20 @@ def evaluate_command(options: argparse.Namespace) -> int:
     """Run a policy for some episodes, in any precision (simulated)."""
     from quarl_nb.inference import fast_policy
     from quarl_nb.quant import parse_precision
+    from quarl_nb.quantize import check_fits
     from quarl_nb.rl.evaluate import evaluate
     from quarl_nb.rl.policies import load_policy
     from quarl_nb.studies.ptq import quantize_policy
 
     precision = parse_precision(options.precision, options.ranges)
-    net = load_policy(policy_source(options.policy), env_id=options.env,
+    if options.seed < 0:
+        raise QuarlError(f"--seed must be 0 or more, not {options.seed}")
+    net = load_policy(policy_source(options.policy, options.vecnormalize), env_id=options.env,
                       vecnormalize=options.vecnormalize)
     env_id = options.env or net.spec.env_id
     if env_id is None:
         raise QuarlError(f"{options.policy!r} does not say where it acts: give --env")
+    check_fits(net, env_id)
     quantized = quantize_policy(net, precision, env_id)
     seeds = range(options.seed, options.seed + options.episodes)
     result = evaluate(fast_policy(quantized), env_id, seeds)
@@ -82,16 +86,28 @@ def quantize_command(options: argparse.Namespace) -> int:
     from quarl_nb.quantize import quantize_table
 
     table = quantize_table(
-        policy_source(options.policy), options.env, options.bits, options.episodes,
-        options.ranges, options.vecnormalize,
-    )  # fmt: skip
+        policy_source(options.policy, options.vecnormalize), options.env, options.bits,
+        options.episodes, options.ranges, options.vecnormalize,
+    )
     print(table.to_string(index=False, float_format=lambda value: f"{value:.4g}"))
     if options.out:
         write_atomically(options.out / "quantize.csv", table.to_csv(index=False).encode())
     return 0
 
 
-def policy_source(text: str) -> str:
-    """A policy of the suite by its name, anything else as it is."""
-    folder = project_root() / "data" / "policies" / text
-    return str(folder) if not Path(text).exists() and folder.is_dir() else text
+def policy_source(text: str, vecnormalize: Path | None = None) -> str:
+    """A policy of the suite by its name, a file, a folder or another source as it is.
+
+    Raises:
+        QuarlError: it is none of these, or `vecnormalize` is given with a policy's folder.
+    """
+    folder = project_root() / "data" / "policies"
+    if text.startswith(("hub:", "public/")) or text.endswith(".zip"):
+        return text
+    if vecnormalize is not None:
+        raise QuarlError(f"--vecnormalize goes with an SB3 zip: {text!r} has its own normalization")
+    if Path(text).exists():
+        return text
+    names = sorted(path.name for path in folder.glob("*") if path.is_dir())
+    check_choice("policy", text, [*names, "an SB3 zip", "a policy's folder", "hub:owner/name"])
+    return str(folder / text)

@@ -73,12 +73,12 @@ def render_command(options: argparse.Namespace) -> int:
 def status_command(options: argparse.Namespace) -> int:
     """Count what is done, failed and missing of each study and profile."""
     from quarl_nb.runner import plan
-    from quarl_nb.store import ResultStore
     from quarl_nb.studies import STUDIES, get_study
 
-    store = ResultStore(options.records)
+    studies = [get_study(name) for name in ([options.study] if options.study else STUDIES)]
+    store = _store(options.records)
     print(f"{'study':<16}{'profile':<9}{'cells':>6}{'done':>6}{'failed':>8}{'missing':>9}")
-    for study in [get_study(name) for name in ([options.study] if options.study else STUDIES)]:
+    for study in studies:
         for profile in study.profiles:
             try:
                 keys = [job.key for job in plan(study, profile)]
@@ -95,9 +95,11 @@ def status_command(options: argparse.Namespace) -> int:
 def claims_command(options: argparse.Namespace) -> int:
     """Tell of every published claim whether the records reproduce it."""
     from quarl_nb.report.claims import verdicts
-    from quarl_nb.store import ResultStore
+    from quarl_nb.store import PROFILES
 
-    store = ResultStore(options.records)
+    if options.profile:
+        check_choice("profile", options.profile, PROFILES)
+    store = _store(options.records)
     found = verdicts(lambda study: store.frame(study, options.profile))
     for _, claim in found.iterrows():
         print(f"{claim['verdict']:<16}{claim['id']:<34}{claim['measured']}")
@@ -132,6 +134,15 @@ def reproduce_command(options: argparse.Namespace) -> int:
     logger.info("figures and tables: %d files in figures/", len(written))
     failures = render_all(notebooks, root / "notebooks" / "rendered", {"profile": SHOWN})
     return 1 if failures or any(statuses) else 0
+
+
+def _store(records: Path | None) -> ResultStore:
+    """The records to read; a folder that was named must be there."""
+    from quarl_nb.store import ResultStore
+
+    if records is not None and not records.is_dir():
+        raise QuarlError(f"no records: '{records}' is not a folder")
+    return ResultStore(records)
 
 
 def _run(study: Study, profile: str, store: ResultStore, workers: int, **options: Any) -> int:

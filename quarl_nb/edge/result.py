@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from quarl_nb import provenance
-from quarl_nb.edge.export import FORMAT_VERSION
+from quarl_nb.edge.export import FORMAT_VERSION, PRECISIONS
 from quarl_nb.edge.pi_model import RUNTIMES
 from quarl_nb.errors import QuarlError, check_choice
 from quarl_nb.store import ResultStore
@@ -19,8 +20,7 @@ from quarl_nb.study import Cell
 STUDY, PROFILE, SCHEMA_VERSION = "edge_board", "full", 1
 _LATENCIES = tuple(f"latency_p{p}_s" for p in (10, 50, 90, 99))
 _NUMBERS = ("calls", "observations", "actions_as_recorded", "resident_bytes", "peak_resident_bytes")
-_EXPORT = ("policy", "precision", "ranges", "network", "observations", "onnx_bytes", "c_bytes",
-           "weight_bytes")  # fmt: skip
+_COUNTS = ("observations", "onnx_bytes", "c_bytes", "weight_bytes")
 
 
 def import_result(path: str | Path, store: ResultStore) -> list[Path]:
@@ -51,11 +51,17 @@ def _records(result: Any) -> Iterator[dict[str, Any]]:
         raise QuarlError(f"result has format version {version}; known: {FORMAT_VERSION}")
     export, board = _field(result, "export", dict), _field(result, "board", dict)
     started = _field(result, "start_time", str)
-    for name in _EXPORT:
-        _field(export, name, object, "export.")
+    try:
+        datetime.fromisoformat(started)
+    except ValueError as error:
+        raise QuarlError(f"start_time must be in ISO 8601, not {started!r}") from error
+    _check_export(export)
     model = board.get("model") or board.get("machine")
-    if not model:
-        raise QuarlError("result names no board: both board.model and board.machine are empty")
+    if not model or not isinstance(model, str):
+        raise QuarlError("result names no board: neither board.model nor board.machine")
+    cpu = board.get("cpu") or []
+    if not _is_list(cpu, str):
+        raise QuarlError(f"board.cpu must be a list of names, not {cpu!r}")
     runtimes = _field(result, "runtimes", dict)
     if not runtimes:
         raise QuarlError("result holds no runtime")
@@ -74,10 +80,24 @@ def _records(result: Any) -> Iterator[dict[str, Any]]:
             "energy": {}, "wall_s": None,
             "extra": {"board": board, "export": export},
             "provenance": {**provenance.collect(), "start_time": started,
-                           "cpu": ", ".join(board.get("cpu") or []), "gpu": None,
+                           "cpu": ", ".join(cpu), "gpu": None,
                            "cores": board.get("cores"), "os": board.get("os"),
                            "python": board.get("python")},
         }  # fmt: skip
+
+
+def _check_export(export: dict[str, Any]) -> None:
+    """Raise a QuarlError if it does not say what was exported."""
+    for name in ("policy", "precision", "ranges"):
+        _field(export, name, str, "export.")
+    check_choice("precision of the result", export["precision"], PRECISIONS)
+    for name in _COUNTS:
+        count = _field(export, name, int, "export.")
+        if count < 1:
+            raise QuarlError(f"export.{name} must be at least 1, not {count}")
+    network = _field(export, "network", list, "export.")
+    if not _is_list(network, int) or len(network) < 2 or min(network) < 1:
+        raise QuarlError(f"export.network must be sizes of layers, inputs first, not {network}")
 
 
 def check_measured(measured: Any, n_observations: int, where: str = "") -> None:
@@ -101,9 +121,8 @@ def check_measured(measured: Any, n_observations: int, where: str = "") -> None:
         raise QuarlError(f"{where}observations is {n}, but {n_observations} were exported")
     if not 0 <= measured["actions_as_recorded"] <= n:
         raise QuarlError(f"{where}actions_as_recorded must be 0 to {n}")
-    if len(measured.get("actions", [None] * n)) != n:
-        raise QuarlError(f"{where}actions has {len(measured['actions'])} entries for {n} "
-                         "observations")  # fmt: skip
+    if "actions" in measured and len(actions := _field(measured, "actions", list, where)) != n:
+        raise QuarlError(f"{where}actions has {len(actions)} entries for {n} observations")
     if not 0 < measured["resident_bytes"] <= measured["peak_resident_bytes"]:
         raise QuarlError(f"{where}resident_bytes must be positive and at most the peak")
     if measured.get("correct") is False:
@@ -116,3 +135,7 @@ def _field(value: Any, name: str, kind: type, where: str = "") -> Any:
     if not isinstance(value[name], kind):
         raise QuarlError(f"field '{where}{name}' must be {kind.__name__}")
     return value[name]
+
+
+def _is_list(value: Any, kind: type) -> bool:
+    return isinstance(value, list) and all(type(item) is kind for item in value)

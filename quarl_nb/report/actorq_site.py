@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 
 import pandas as pd
-from matplotlib.figure import Figure
 
 from quarl_nb.report import actorq_figures, inference
 from quarl_nb.report import actorq_tables as tables
@@ -18,26 +16,9 @@ from quarl_nb.report.actorq_parts import (
     step_parts,
     step_readings,
 )
+from quarl_nb.report.artefacts import Drawing, Table
 
 STUDIES = ("actorq", "actorq_staleness", "actorq_runtime", "inference")
-
-
-@dataclass(frozen=True)
-class Table:
-    """A table, tidy and for reading, and the records it rests on."""
-
-    records: pd.DataFrame
-    tidy: pd.DataFrame
-    shown: pd.DataFrame
-    caption: str = ""
-
-
-@dataclass(frozen=True)
-class Drawing:
-    """A figure to be drawn, and the records it rests on."""
-
-    records: pd.DataFrame
-    draw: Callable[[], tuple[Figure, pd.DataFrame]]
 
 
 def actorq_tables(frames: Mapping[str, pd.DataFrame]) -> dict[str, Table]:

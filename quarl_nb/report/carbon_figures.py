@@ -59,7 +59,7 @@ def carbon_ratios(rows: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
                       for label in found["label"]]
                 _draw_bars(ax, at, found, 0.8 * BAR / len(bars), actor, baseline)
             ax.set_title(TITLES[per])
-            ax.set_xlabel("carbon of fp32 / carbon of quantized actors")
+            ax.set_xlabel("estimated carbon, fp32 / quantized actors")
         axes[0].set_yticks(range(len(labels)), labels)
         axes[0].invert_yaxis()
         handles = [_patch(actor, baseline) for actor, baseline in bars]
@@ -144,6 +144,6 @@ def carbon_by_part(rows: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
             ax.set_title(", ".join(name), pad=4)
             shown = grams.loc[[*PARTS], actors].rename_axis(columns=None)
             points.append(shown.T.rename_axis("actor").reset_index().assign(label=", ".join(name)))
-        fig.supylabel("g CO\u2082e per million steps", fontsize=7)
+        fig.supylabel("g CO\u2082e per million steps (estimated)", fontsize=7)
         fig.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=4)
     return fig, pd.concat(points, ignore_index=True)

@@ -71,6 +71,6 @@ def sensitivity_table(rows: pd.DataFrame, per: Per) -> pd.DataFrame:
             dict(zip(("assumption", "value", "source"), name, strict=True))
             | {", ".join(task): interval_text(row.iloc[0], "ratio_torch")
                for task, row in by_setting(int8)}
-            | {"g CO2e saved": grams(saved.sum()) if len(saved) else NEVER}
+            | {"g CO2e saved, estimated": grams(saved.sum()) if len(saved) else NEVER}
         )
     return pd.DataFrame(lines)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pandas as pd
 
 from quarl_nb.report import carbon_figures
-from quarl_nb.report.actorq_site import Drawing, Table
+from quarl_nb.report.artefacts import Drawing, Table
 from quarl_nb.report.carbon import ALL, PERS, costed_runs, emissions
 from quarl_nb.report.carbon_sensitivity import sensitivity, sensitivity_table
 from quarl_nb.report.carbon_studies import study_energy, study_energy_table
@@ -29,7 +29,7 @@ def carbon_tables(frames: Mapping[str, pd.DataFrame]) -> dict[str, Table]:
     trained = {name: frames[name] for name in TRAININGS}
     made = {
         "carbon_energy_by_study": _energy(frames, ["study"]),
-        "carbon_energy_of_training": _energy(trained, ["study", "precision"]),
+        "carbon_energy_of_training": _energy(trained, ["study", "task", "precision"]),
     }
     for per in PERS if len(found) else ():
         name, here = per.replace(" ", "_"), found[found["per"] == per]

@@ -10,11 +10,12 @@ import pandas as pd
 from quarl_nb.report.carbon import JOULES_PER_KWH
 
 CPU_TIME = "cpu_time"  # records of the first meter: CPU-seconds, no joules
-GROUP = ["study", "precision", "method"]
+ASLEEP = ", asleep in between"  # the machine; a counter may have counted that or not
+GROUP = ["study", "task", "precision", "method"]
 
 
 def study_energy(frames: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
-    """A row a study, precision and method of metering.
+    """A row a study, task, precision and method of metering.
 
     Where a record holds CPU-seconds alone (`cpu_time`), its joules are those times the joules a
     CPU-second of all records that hold both, and the grid is theirs.
@@ -23,8 +24,9 @@ def study_energy(frames: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
         frames: records by name of the study.
 
     Returns:
-        study, precision, method, cells, wall_h, cpu_h, kwh, kg (CO2e), load (CPU-seconds a second
-        of others on the machine; NaN: not recorded), profile.
+        study, task (the name of the policy, or of the environment), precision, method, cells,
+        wall_h, cpu_h, kwh, kg (CO2e), load (CPU-seconds a second of others on the machine; NaN:
+        not recorded), profile.
     """
     parts = [_cells(rows).assign(study=name) for name, rows in frames.items()
              if "energy.cpu_s" in rows]  # fmt: skip
@@ -46,11 +48,14 @@ def _cells(rows: pd.DataFrame) -> pd.DataFrame:
     def numbers(name: str) -> pd.Series:
         return rows[name].astype(float) if name in rows else pd.Series(np.nan, rows.index)
 
+    task = next((rows[name] for name in ("policy", "env_id") if name in rows), "")
     method = rows["energy.method"] if "energy.method" in rows else pd.Series(CPU_TIME, rows.index)
+    asleep = numbers("energy.suspended_s") > 0
     return pd.DataFrame({
-        "precision": rows["precision"] if "precision" in rows else "", "method": method,
-        "profile": rows["profile"], "wall_h": rows["wall_s"] / 3600,
-        "cpu_s": rows["energy.cpu_s"], "cpu_h": rows["energy.cpu_s"] / 3600,
+        "task": task, "precision": rows["precision"] if "precision" in rows else "",
+        "method": method.where(~asleep, method + ASLEEP), "profile": rows["profile"],
+        "wall_h": rows["wall_s"] / 3600, "cpu_h": rows["energy.cpu_s"] / 3600,
+        "cpu_s": rows["energy.cpu_s"],
         "joules": numbers("energy.energy_j").where(method != CPU_TIME),
         "grid": numbers("energy.grid_kg_per_kwh"),
         "load": numbers("energy.other_cpu_s") / rows["wall_s"],
@@ -61,10 +66,12 @@ def study_energy_table(found: pd.DataFrame, by: list[str]) -> pd.DataFrame:
     """`study_energy` for reading, summed.
 
     Args:
-        by: ["study"], or ["study", "precision"].
+        by: some of `GROUP`, e.g. ["study"].
     """
     if found.empty:
         return found
+    studies = {name: i for i, name in enumerate(found["study"].unique())}
+    found = found.sort_values(by, key=lambda names: names.replace(studies), kind="stable")
     lines = []
     for names, rows in found.groupby(by, sort=False, dropna=False):
         cells, wh, g = rows["cells"].sum(), 1e3 * rows["kwh"].sum(), 1e3 * rows["kg"].sum()

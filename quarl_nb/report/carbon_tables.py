@@ -19,6 +19,8 @@ METHODS = {
 }
 OVER = {"torch": "over torch fp32", "ort": "over ORT fp32"}
 
+GRAMS = "g CO2e, estimated"  # the grid is assumed, and the watts where no counter is
+
 
 def published_ratios() -> tuple[float, float, float]:
     """The smallest, the typical and the largest published ratio, fp32 over int8 (002 and 000)."""
@@ -42,12 +44,12 @@ def carbon_table(rows: pd.DataFrame, per: Per) -> pd.DataFrame:
     for name, group in by_setting(rows):
         line = {("runs", ""): f"{group['runs'].min():.0f}"}
         for _, row in group.iterrows():
-            line["g CO2e", actor_label(row["actor"])] = grams(row["kg"])
+            line[GRAMS, actor_label(row["actor"])] = grams(row["kg"])
             line |= {(f"fp32 / {row['precision']}", over): interval_text(row, f"ratio_{short}")
                      for short, over in OVER.items() if row["precision"] != "fp32"}  # fmt: skip
         names.append(name)
         lines.append(line)
-    columns = [*(("g CO2e", actor_label(actor)) for actor in ACTORS),
+    columns = [*((GRAMS, actor_label(actor)) for actor in ACTORS),
                *((f"fp32 / {name}", over) for name in ("fp16", "int8") for over in OVER.values()),
                ("runs", "")]
     return _table(lines, columns, names, rows)
@@ -66,13 +68,13 @@ def sides_table(rows: pd.DataFrame, per: Per) -> pd.DataFrame:
     names, lines = [], []
     for name, group in by_setting(rows):
         for actor, kinds in group.groupby("actor", sort=False):
-            line = {("g CO2e", row["part"]): grams(row["kg"]) for _, row in kinds.iterrows()}
+            line = {(GRAMS, row["part"]): grams(row["kg"]) for _, row in kinds.iterrows()}
             line |= {("torch fp32 / this", row["part"]): interval_text(row, "ratio_torch")
                      for _, row in kinds.iterrows()
                      if row["part"] in sides and actor != BASELINES["torch"]}  # fmt: skip
             names.append((*name, actor_label(str(actor))))
             lines.append(line)
-    columns = [*(("g CO2e", part) for part in (*PARTS, ALL)),
+    columns = [*((GRAMS, part) for part in (*PARTS, ALL)),
                *(("torch fp32 / this", part) for part in sides)]
     return _table(lines, columns, names, rows, ("actors",))
 
@@ -105,7 +107,8 @@ def savings(rows: pd.DataFrame, per: Per) -> str:
 
 
 def metering(runs: pd.DataFrame) -> list[str]:
-    """How the joules of runs were found: a sentence a method, with its watts and its grid.
+    """How the joules of runs were found: a sentence a method, with its watts and its grid; and a
+    warning where the machine slept.
 
     Args:
         runs: `carbon.costed_runs`.
@@ -114,11 +117,15 @@ def metering(runs: pd.DataFrame) -> list[str]:
         return []
     names = [f"energy.{name}" for name in ("method", "watts_source", "grid_source",
                                            "grid_kg_per_kwh")]  # fmt: skip
-    return [
+    told = [
         f"{len(rows)} runs by `{method}`: {'; '.join(METHODS[part] for part in method.split('+'))} "
         f"({watts}). Grid: {1e3 * kg:.0f} g CO2e/kWh ({grid})."
         for (method, watts, grid, kg), rows in runs.groupby(names)
     ]
+    slept = int((runs["energy.suspended_s"] > 0).sum()) if "energy.suspended_s" in runs else 0
+    if slept:
+        told.append(f"**The machine slept during {slept} of them: distrust their joules.**")
+    return told
 
 
 def by_setting(rows: pd.DataFrame) -> Iterator[tuple[tuple[str, ...], pd.DataFrame]]:

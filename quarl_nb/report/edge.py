@@ -97,6 +97,8 @@ def _row(record: Mapping[str, Any]) -> dict[str, Any] | None:
 
 def network_name(hidden: Sequence[int]) -> str:
     """Hidden sizes as the studies name them: 64x3, or 4096-512-1024 where they differ."""
+    if not hidden:
+        return "linear"
     return f"{hidden[0]}x{len(hidden)}" if len(set(hidden)) == 1 else "-".join(map(str, hidden))
 
 

@@ -20,7 +20,7 @@ from quarl_nb.report.edge import (
     policies,
     published_times,
 )
-from quarl_nb.report.edge_success import METHODS, bits, published_success, success_rows
+from quarl_nb.report.edge_success import METHODS, bits, published_success, stopped, success_rows
 from quarl_nb.report.style import (
     BLACK,
     BLUE,
@@ -140,6 +140,8 @@ def _draw_processes(ax: Axes, rows: pd.DataFrame, boards: pd.DataFrame) -> None:
 def success_figure(records: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
     """Success against precision, a panel a policy: every method with Wilson intervals, and Table 6.
 
+    Policies that learned no more than the published success stand below those that went on.
+
     Args:
         records: as `edge_success.success_rows` takes them.
     """
@@ -147,23 +149,30 @@ def success_figure(records: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
     rows = rows[rows["policy"] != ""] if len(rows) else rows
     if rows.empty:
         raise NothingToDrawError("no success rate of a navigation policy: run its study first")
-    names = [name for name in policies() if name in set(rows["policy"])]
+    flown = set(rows["policy"])
+    names = [name for name in policies() if flown & {name, stopped(name)}]
     precisions = sorted(set(rows["precision"]), key=lambda name: (-bits(name), name))
     methods = [name for name in METHODS if name in set(rows["method"])]
+    n_rows = 2 if flown & {stopped(name) for name in names} else 1
     with mpl.rc_context(STYLE):
-        fig = new_figure(PAGE_IN, 2.3)
-        axes = list(fig.subplots(1, max(len(names), 2), sharey=True).flat)
-        for spare in axes[len(names):]:
-            spare.remove()
-        for ax, name in zip(axes, names, strict=False):
-            _draw_success(ax, rows[rows["policy"] == name], precisions, methods)
-            _draw_published(ax, name, precisions)
-            ax.set_title(name)
-            ax.set_xticks(range(len(precisions)), precisions, rotation=45)
-        axes[0].set_ylabel("success rate (measured)")
-        axes[0].set_ylim(0, 1.02)
-        axes[0].yaxis.set_major_formatter(PercentFormatter(1, 0))
-        fig.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center",
+        fig = new_figure(PAGE_IN, 0.4 + 1.9 * n_rows)
+        axes = fig.subplots(n_rows, max(len(names), 2), sharex=True, sharey=True, squeeze=False)
+        for name, column in zip([*names, ""], axes.T, strict=False):
+            for ax, shown in zip(column, (name, stopped(name)), strict=False):
+                if shown not in flown:
+                    ax.remove()
+                    continue
+                _draw_success(ax, rows[rows["policy"] == shown], precisions, methods)
+                _draw_published(ax, name, precisions)
+                ax.set_title(shown)
+                ax.set_xticks(range(len(precisions)), precisions, rotation=45)
+                below = ax is column[-1] or stopped(name) not in flown
+                ax.tick_params(labelbottom=below)
+        first = fig.axes[0]
+        first.set_ylim(0, 1.02)
+        first.yaxis.set_major_formatter(PercentFormatter(1, 0))
+        fig.supylabel("success rate (measured, simulated precision)", fontsize=7)
+        fig.legend(*first.get_legend_handles_labels(), loc="outside upper center",
                    ncols=len(methods) + 2)
     return fig, rows.drop(columns="keys")
 
@@ -222,7 +231,7 @@ def success_against_latency(records: pd.DataFrame) -> tuple[Figure, pd.DataFrame
             ax.xaxis.set_minor_formatter(NullFormatter())
             ax.set_xlabel("one decision (ms)")
             ax.set_title(title)
-        axes[0].set_ylabel("success rate")
+        axes[0].set_ylabel("success rate (measured, simulated precision)")
         axes[0].yaxis.set_major_formatter(PercentFormatter(1, 0))
         fig.legend(handles=_point_legend(points), loc="outside upper center", ncols=10)
     return fig, points

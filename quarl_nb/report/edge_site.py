@@ -8,7 +8,7 @@ import pandas as pd
 
 from quarl_nb.report import edge, edge_figures, edge_success
 from quarl_nb.report import edge_tables as tables
-from quarl_nb.report.actorq_site import Drawing, Table
+from quarl_nb.report.artefacts import Drawing, Table
 
 STUDIES = ("edge", "edge_board", "navigation")
 

@@ -26,6 +26,7 @@ METHODS: Mapping[str, str] = {
     "mse": "PTQ, least squares", QAT: "QAT",
 }  # fmt: skip
 RESAMPLES = 1000
+EARLY, STOPPED = "-early", ", stopped early"  # a policy's name in records; its name here
 PAPERS_EPISODES = 100  # "for 100 evaluations"
 # The narrowest kernel that holds the weights of a precision.
 KERNELS: Mapping[str, str] = {
@@ -56,10 +57,11 @@ def success_rows(records: pd.DataFrame) -> pd.DataFrame:
         records: those of the study `navigation`; others are left out.
 
     Returns:
-        policy (of Table 6), network, precision, method, kernel (the narrowest that holds it),
-        trainings, episodes, success with low and high (95 %, Wilson), crash and timeout (rates),
-        fall (fp32 minus this, over common episodes) with fall_low and fall_high (95 %, paired
-        bootstrap), p_no_loss and p_loss (of 5 % of the fp32 rate), keys, profile.
+        policy (of Table 6, and `STOPPED` if it learned no more than the published success),
+        network, precision, method, kernel (the narrowest that holds it), trainings, episodes,
+        success with low and high (95 %, Wilson), crash and timeout (rates), fall (fp32 minus
+        this, over common episodes) with fall_low and fall_high (95 %, paired bootstrap),
+        p_no_loss and p_loss (of 5 % of the fp32 rate), keys, profile.
 
     Raises:
         QuarlError: two precisions of a policy flew different episodes.
@@ -79,20 +81,32 @@ def success_rows(records: pd.DataFrame) -> pd.DataFrame:
         rate = wilson(int(flown.sum()), len(flown))
         base = full.loc[policy] if policy in full.index else None
         found.append({
-            "policy": names.get(network, policy), "network": network, "precision": precision,
+            "policy": _name(policy, names.get(network)), "network": network, "precision": precision,
             "method": method, "kernel": KERNELS.get(str(precision), ""), "trainings": len(group),
             "episodes": len(flown), "success": rate.value, "low": rate.low, "high": rate.high,
             "crash": _pooled(group["crash"]).mean(), "timeout": _pooled(group["timeout"]).mean(),
             **_fall(group, base, weights), "profile": group["profile"].iloc[0],
             "keys": tuple(dict.fromkeys([*group["key"], *([] if base is None else [base["key"]])])),
         })  # fmt: skip
-    order = {name: i for i, name in enumerate(policies())}
+    order = {name: i for i, name in enumerate([*policies(), *map(stopped, policies())])}
     table = pd.DataFrame(found)
     table["at"] = table["policy"].map(order).fillna(len(order))
     table["wide"] = -table["precision"].map(bits)
     table["way"] = table["method"].map([*METHODS].index)
     return table.sort_values(["at", "wide", "precision", "way"], kind="stable") \
                 .drop(columns=["at", "wide", "way"]).reset_index(drop=True)
+
+
+def stopped(policy: str) -> str:
+    """The policy of Table 6 that learned no more than the published success."""
+    return policy + STOPPED
+
+
+def _name(recorded: str, policy: str | None) -> str:
+    """Of a policy in Table 6, else as it is recorded."""
+    if policy is None:
+        return recorded
+    return stopped(policy) if recorded.endswith(EARLY) else policy
 
 
 def loss_between(
@@ -105,6 +119,7 @@ def loss_between(
     if records.empty or "success" not in records:
         return None
     rows = records[records["success"].notna()]
+    rows = rows[~rows["policy"].str.endswith(EARLY)]
     sides = []
     for policy, precision in (reference, treatment):
         found = rows[(rows["network"] == policies()[policy]) & (rows["precision"] == precision)

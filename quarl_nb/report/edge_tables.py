@@ -5,9 +5,10 @@ from __future__ import annotations
 import pandas as pd
 
 from quarl_nb.report.edge import PAPERS_BOARD, PRECISIONS, RUNTIMES, policies, published_times
-from quarl_nb.report.edge_success import METHODS, PLAIN, published_success
+from quarl_nb.report.edge_success import METHODS, PLAIN, STOPPED, published_success
 
 Column = tuple[str, str]
+MEASURED = "measured in simulated precision"  # flights with numbers rounded in fp32
 
 
 def table6(latencies: pd.DataFrame, successes: pd.DataFrame) -> pd.DataFrame:
@@ -38,8 +39,8 @@ def table6(latencies: pd.DataFrame, successes: pd.DataFrame) -> pd.DataFrame:
             ("weights (kB)", ""): f"{row['weight_bytes'] / 1e3:,.0f}",
         }
     for _, row in successes.iterrows():
-        if row["precision"] in PRECISIONS and row["method"] == PLAIN:
-            lines[row["policy"], row["precision"]]["success", "measured"] = rate(row)
+        if (line := (row["policy"], row["precision"])) in lines and row["method"] == PLAIN:
+            lines[line]["success", MEASURED] = rate(row)
     shown = pd.DataFrame.from_dict(lines, orient="index").fillna("")
     first = ["one decision (ms)", "speed-up over fp32", "weights (kB)", "process (MB)", "success"]
     columns = sorted(shown.columns, key=lambda column: first.index(column[0]))
@@ -132,13 +133,14 @@ def success_table(rows: pd.DataFrame) -> pd.DataFrame:
     if rows.empty:
         return rows
     table = published_success().set_index(["policy", "precision"])
-    beside = [table.loc[at] if (at := (row["policy"], row["precision"])) in table.index
-              and row["method"] == PLAIN else None for _, row in rows.iterrows()]  # fmt: skip
+    places = zip(rows["policy"].str.removesuffix(STOPPED), rows["precision"], strict=True)
+    beside = [table.loc[at] if at in table.index and method == PLAIN else None
+              for at, method in zip(places, rows["method"], strict=True)]  # fmt: skip
     return pd.DataFrame({
         "policy": rows["policy"].where(rows["policy"] != "", rows["network"]),
         "precision": rows["precision"],
         "method": rows["method"].map(METHODS).where(rows["precision"] != "fp32", ""),
-        "success, measured [95 %]": [rate(row) for _, row in rows.iterrows()],
+        f"success, {MEASURED} [95 %]": [rate(row) for _, row in rows.iterrows()],
         "published [95 %]": ["" if row is None else rate(row) for row in beside],
         "fall, measured [95 %]": [_fall(row) for _, row in rows.iterrows()],
         "fall, published": ["" if row is None or not row["fall"] else f"{100 * row['fall']:.0f}"

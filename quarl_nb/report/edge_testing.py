@@ -70,16 +70,22 @@ def imported(network: list[int], precision: str, us: float, board: str) -> Row:
 
 def flights(
     rates: Mapping[tuple[str, str], float], episodes: int = 1000, base: float = 0.9,
-    networks: Mapping[str, str] = NETWORKS,
+    networks: Mapping[str, str] = NETWORKS, ending: str = "",
 ) -> pd.DataFrame:
-    """Policies that reach the goal in exactly the first share of their episodes."""
+    """Policies that reach the goal in exactly the first share of their episodes.
+
+    Args:
+        rates: by (precision, method); fp32 has `base`.
+        ending: of the policies' names.
+    """
     rows = []
     for policy, network in networks.items():
         for (precision, method), rate in {("fp32", "minmax"): base, **rates}.items():
             success = (np.arange(episodes) < round(rate * episodes)).astype(int)
             rows.append({
-                "key": f"{policy}/{precision}/{method}", "profile": "full", "policy": policy,
-                "network": network, "precision": precision, "method": method, "seed": 0,
+                "key": f"{policy}{ending}/{precision}/{method}", "profile": "full",
+                "policy": policy + ending, "network": network, "precision": precision,
+                "method": method, "seed": 0,
                 "success": success.tolist(), "crash": (1 - success).tolist(),
                 "timeout": [0] * episodes, "seeds": list(range(episodes)), "source": "measured",
             })  # fmt: skip

@@ -13,7 +13,9 @@ from quarl_nb.errors import QuarlError
 from quarl_nb.report.stats import (
     RESAMPLES,
     Floats,
+    Labels,
     bootstrap_weights,
+    least_p,
     percentile_interval,
     relative_loss,
 )
@@ -24,6 +26,9 @@ _POLICY = re.compile(
     r"(?P<algo>[a-z0-9]+(-(gru|ddqn))?)-(?P<env>.+?)((NoFrameskip|Deterministic)?-v[0-9.]+)?$"
 )
 _WIDTH = re.compile(r"(?:affine|legacy)(\d+)$")
+# Atari without sticky actions, where chance does no more than choose how many no-ops come first.
+_DETERMINISTIC = re.compile(r"(NoFrameskip|Deterministic)-v4$")
+NOOP_STEPS = 7  # 30 no-ops in steps of 4 frames
 
 
 def bits_of(precision: str) -> int | None:
@@ -80,6 +85,7 @@ def paired_losses(records: pd.DataFrame, resamples: int = RESAMPLES) -> pd.DataF
 
     A policy's bootstrap generator is seeded by its name, so that its intervals do not depend on
     which other policies there are; all its precisions share the draws, which keeps them paired.
+    Episodes that repeat one another are drawn together (`trajectories_of`).
 
     Args:
         records: `ResultStore.frame("ptq")`: key, algo, env_id, policy, seed, precision, ranges,
@@ -87,9 +93,10 @@ def paired_losses(records: pd.DataFrame, resamples: int = RESAMPLES) -> pd.DataF
 
     Returns:
         One row a record that has an fp32 partner: algo, env_id, policy, public, seed, precision,
-        bits, ranges, episodes, mean, mean_low, mean_high (95 %), reference (mean fp32 return),
-        loss, loss_low, loss_high (95 %, fractions of |reference|, positive is worse), tost_low,
-        tost_high (90 %), p_no_loss, p_loss, p_equivalent, keys (the two records).
+        bits, ranges, episodes, trajectories (how many of them are distinct), mean, mean_low,
+        mean_high (95 %), reference (mean fp32 return), loss, loss_low, loss_high (95 %, fractions
+        of |reference|, positive is worse), tost_low, tost_high (90 %), p_no_loss, p_loss,
+        p_equivalent, keys (the two records).
 
     Raises:
         QuarlError: returns are missing or two precisions ran on different episode seeds.
@@ -101,7 +108,8 @@ def paired_losses(records: pd.DataFrame, resamples: int = RESAMPLES) -> pd.DataF
     for (policy, seed), group in records.groupby(["policy", "seed"], dropna=False, sort=True):
         reference = group[group["precision"] == REFERENCE]
         if len(reference):
-            rows += _policy_rows(f"{policy}/{seed}", reference.iloc[0], group, resamples)
+            # Beside records without a seed its column is float: the name must not change with it.
+            rows += _policy_rows(f"{policy}/{float(seed)}", reference.iloc[0], group, resamples)
     return pd.DataFrame(rows)
 
 
@@ -109,20 +117,24 @@ def _policy_rows(
     name: str, reference: pd.Series, group: pd.DataFrame, resamples: int
 ) -> list[dict[str, object]]:
     generator = np.random.default_rng(zlib.crc32(name.encode()))
-    base = returns_of(reference)
-    weights = bootstrap_weights(len(base), generator, resamples)
+    base, clusters = returns_of(reference), trajectories_of(reference)
+    weights = bootstrap_weights(len(base), generator, resamples, clusters)
     rows = []
     for _, record in group.iterrows():
         treatment = returns_of(record)
         n = min(len(base), len(treatment))
         _check_seeds(reference, record)
-        drawn = weights if n == len(base) else bootstrap_weights(n, generator, resamples)
-        rows.append(_row(reference, record, base[:n], treatment[:n], drawn))
+        drawn, own = weights, clusters
+        if n < len(base):
+            own = trajectories_of(reference, n)
+            drawn = bootstrap_weights(n, generator, resamples, own)
+        rows.append(_row(reference, record, base[:n], treatment[:n], drawn, int(own.max()) + 1))
     return rows
 
 
 def _row(
-    reference: pd.Series, record: pd.Series, base: Floats, treatment: Floats, weights: Floats
+    reference: pd.Series, record: pd.Series, base: Floats, treatment: Floats, weights: Floats,
+    trajectories: int,
 ) -> dict[str, object]:
     mean = percentile_interval(float(treatment.mean()), weights @ treatment)
     row: dict[str, object] = {
@@ -135,6 +147,7 @@ def _row(
         "bits": bits_of(str(record["precision"])),
         "ranges": record["ranges"],
         "episodes": len(treatment),
+        "trajectories": trajectories,
         "mean": mean.value, "mean_low": mean.low, "mean_high": mean.high,
         "reference": float(base.mean()),
         "keys": tuple(dict.fromkeys([str(reference["key"]), str(record["key"])])),
@@ -144,7 +157,7 @@ def _row(
         undefined = ("loss", "loss_low", "loss_high", "tost_low", "tost_high")
         p_values = dict.fromkeys(("p_no_loss", "p_loss", "p_equivalent"), 1.0)
         return row | dict.fromkeys(undefined, float("nan")) | p_values
-    loss = relative_loss(base, treatment, weights)
+    loss = relative_loss(base, treatment, weights, least=least_p(trajectories))
     return row | {
         "loss": loss.interval.value, "loss_low": loss.interval.low,
         "loss_high": loss.interval.high, "tost_low": loss.tost.low, "tost_high": loss.tost.high,
@@ -162,6 +175,31 @@ def returns_of(record: pd.Series) -> Floats:
     if values.ndim != 1 or not len(values) or not np.isfinite(values).all():
         raise QuarlError(f"record {str(record['key'])[:12]} has no finite returns")
     return values
+
+
+def trajectories_of(record: pd.Series, n: int | None = None) -> Labels:
+    """Which of the first n episodes repeat one another: labels 0 to k - 1, shape [n].
+
+    Without sticky actions a deterministic policy plays few games of an Atari game, each begun a
+    few no-ops earlier or later (Machado et al. 2018, "Revisiting the Arcade Learning
+    Environment"): the same return, and lengths at most `NOOP_STEPS` apart. Everywhere else the
+    start is drawn from a continuum, and every episode stands for itself.
+
+    Args:
+        record: env_id, returns and lengths; of fp32, so that all precisions share the labels.
+    """
+    returns = returns_of(record)[:n]
+    if not _DETERMINISTIC.search(str(record["env_id"])) or "lengths" not in record:
+        return np.arange(len(returns))
+    lengths = np.asarray(record["lengths"], int)[:n]
+    labels = np.zeros(len(returns), int)
+    order = np.lexsort((lengths, returns))
+    first, label = order[0], 0
+    for i in order:
+        if returns[i] != returns[first] or lengths[i] - lengths[first] > NOOP_STEPS:
+            first, label = i, label + 1
+        labels[i] = label
+    return labels
 
 
 def _check_seeds(reference: pd.Series, record: pd.Series) -> None:

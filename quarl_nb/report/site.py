@@ -20,6 +20,7 @@ from quarl_nb.report import (
     qat_figures,
     tables,
 )
+from quarl_nb.report.artefacts import Drawing, Table
 from quarl_nb.report.claims import family_frame, verdicts
 from quarl_nb.report.losses import paired_losses
 from quarl_nb.report.readme import results_markdown
@@ -164,8 +165,8 @@ def _recorded(store: ResultStore, study: str, profile: str | None) -> pd.DataFra
 
 def _named(
     store: ResultStore, folder: Path, profile: str | None, studies: Sequence[str],
-    tables_of: Callable[[Frames], Mapping[str, actorq_site.Table]],
-    drawings_of: Callable[[Frames], Mapping[str, actorq_site.Drawing]],
+    tables_of: Callable[[Frames], Mapping[str, Table]],
+    drawings_of: Callable[[Frames], Mapping[str, Drawing]],
 ) -> list[Path]:
     """What `studies` have recorded, by the names of a report; the smoke profile only where asked
     for."""

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from quarl_nb.errors import QuarlError
 
 Floats = NDArray[np.float64]
+Labels = NDArray[np.int64]
 RESAMPLES = 4000
 # The paper calls a task solved at 95 % of the reward that fp32 attains (Table 2), so a loss
 # below 5 % of the fp32 return is one that the paper itself counts as none.
@@ -72,16 +73,19 @@ def stratified_bootstrap(
     generator: np.random.Generator,
     resamples: int = RESAMPLES,
     confidence: float = 0.95,
+    clusters: Sequence[Labels] | None = None,
 ) -> Interval:
     """Percentile interval of `statistic`; runs are redrawn within each task, never across.
 
     Args:
         scores: one array of shape [runs] a task.
         statistic: maps such a list to a number.
+        clusters: runs of each task that depend on one another, as `bootstrap_weights` takes them.
     """
     arrays = [np.asarray(task, float) for task in scores]
+    labels = clusters or [np.arange(len(task)) for task in arrays]
     draws = [
-        statistic([task[generator.integers(len(task), size=len(task))] for task in arrays])
+        statistic([task[redraw(own, generator)] for task, own in zip(arrays, labels, strict=True)])
         for _ in range(resamples)
     ]
     return percentile_interval(statistic(arrays), np.array(draws), confidence)
@@ -94,15 +98,41 @@ def percentile_interval(value: float, draws: Floats, confidence: float = 0.95) -
 
 
 def bootstrap_weights(
-    n: int, generator: np.random.Generator, resamples: int = RESAMPLES
+    n: int, generator: np.random.Generator, resamples: int = RESAMPLES,
+    clusters: Labels | None = None,
 ) -> Floats:
-    """How often each of n episodes is drawn, over n: shape [resamples, n], rows sum to 1.
+    """How often each of n episodes is drawn, as a share: shape [resamples, n], rows sum to 1.
 
     `weights @ values` is every bootstrap mean at once; two columns times the same weights keep
     their episodes paired.
+
+    Args:
+        clusters: which episodes depend on one another, labels 0 to k - 1 of shape [n]; by default
+            none do. k clusters are then drawn with all that they hold ("pairs cluster bootstrap",
+            Cameron, Gelbach & Miller 2008), so that an interval is as wide as k draws allow,
+            however often each repeats itself.
     """
-    drawn = generator.integers(n, size=(resamples, n)) + n * np.arange(resamples)[:, None]
-    return np.bincount(drawn.ravel(), minlength=n * resamples).reshape(resamples, n) / n
+    labels = np.arange(n) if clusters is None else clusters
+    k = int(labels.max()) + 1
+    drawn = generator.integers(k, size=(resamples, k)) + k * np.arange(resamples)[:, None]
+    counts = np.bincount(drawn.ravel(), minlength=k * resamples).reshape(resamples, k)[:, labels]
+    return counts / counts.sum(axis=1, keepdims=True)
+
+
+def redraw(clusters: Labels, generator: np.random.Generator) -> Labels:
+    """One draw of `bootstrap_weights`, as indices of episodes in ascending order."""
+    k = int(clusters.max()) + 1
+    counts = np.bincount(generator.integers(k, size=k), minlength=k)
+    return np.repeat(np.arange(len(clusters)), counts[clusters])
+
+
+def least_p(clusters: int) -> float:
+    """The smallest one-sided p-value that this many independent differences can give.
+
+    That of the sign test when all agree. A bootstrap over four games that agree has no spread,
+    and would be certain of what four games cannot show.
+    """
+    return 0.5**clusters
 
 
 def paired_difference(x: Floats, y: Floats, weights: Floats, confidence: float = 0.95) -> Interval:
@@ -138,7 +168,8 @@ class Loss:
 
 
 def relative_loss(
-    reference: Floats, treatment: Floats, weights: Floats, margin: float = MARGIN
+    reference: Floats, treatment: Floats, weights: Floats, margin: float = MARGIN,
+    least: float = 0.0,
 ) -> Loss:
     """The loss of `treatment` against `reference`, shape [episodes] each, over common seeds.
 
@@ -148,6 +179,7 @@ def relative_loss(
     Args:
         weights: `bootstrap_weights` of the episodes.
         margin: what counts as no loss, a fraction of |mean reference|.
+        least: no p-value is smaller (`least_p` of the independent episodes).
 
     Raises:
         QuarlError: not the same episodes, or the reference's mean return is 0.
@@ -163,9 +195,9 @@ def relative_loss(
     return Loss(
         percentile_interval(value, draws, 0.95),
         percentile_interval(value, draws, 1 - 2 * ALPHA),
-        p_no_loss=_share(draws >= margin),
-        p_loss=_share(draws <= margin),
-        p_no_gain=_share(draws <= -margin),
+        p_no_loss=max(least, _share(draws >= margin)),
+        p_loss=max(least, _share(draws <= margin)),
+        p_no_gain=max(least, _share(draws <= -margin)),
     )
 
 
@@ -199,7 +231,8 @@ class BestOfMany:
 
 
 def best_of_many(
-    reference: Floats, treatments: Floats, weights: Floats, alpha: float = ALPHA
+    reference: Floats, treatments: Floats, weights: Floats, alpha: float = ALPHA,
+    least: float = 0.0,
 ) -> BestOfMany:
     """Simultaneous bounds for the gains, from the bootstrap maximum of studentized differences.
 
@@ -210,6 +243,7 @@ def best_of_many(
         reference: returns, shape [episodes].
         treatments: returns over the same episodes, shape [treatments, episodes].
         weights: `bootstrap_weights` of the episodes.
+        least: the p-value is no smaller (`least_p` of the independent episodes).
     """
     gains = np.asarray(treatments, float) - np.asarray(reference, float)
     mean = gains.mean(axis=1)
@@ -221,7 +255,8 @@ def best_of_many(
     radius = np.quantile(top, 1 - alpha) * error
     radius_above = np.quantile((-centred).max(axis=1), 1 - alpha) * error
     observed = np.where(error > 0, mean / scale, np.where(mean > 0, np.inf, 0.0))
-    return BestOfMany(mean, mean - radius, mean + radius_above, _share(top >= observed.max()))
+    p_value = max(least, _share(top >= observed.max()))
+    return BestOfMany(mean, mean - radius, mean + radius_above, p_value)
 
 
 def _share(hits: NDArray[np.bool_]) -> float:

@@ -10,7 +10,7 @@ from itertools import combinations
 import numpy as np
 import pandas as pd
 
-from quarl_nb.report.losses import bits_of, ptq_records, returns_of
+from quarl_nb.report.losses import bits_of, ptq_records, returns_of, trajectories_of
 from quarl_nb.report.rules import MIN_EPISODES, NOT_MEASURED, Finding, Verdict
 from quarl_nb.report.stats import (
     ALPHA,
@@ -20,6 +20,7 @@ from quarl_nb.report.stats import (
     best_of_many,
     bootstrap_weights,
     holm,
+    least_p,
 )
 
 MIN_WIDTHS = 3
@@ -27,13 +28,17 @@ MIN_WIDTHS = 3
 
 @dataclass(frozen=True)
 class Widths:
-    """Returns of one policy at fp32 (shape [episodes]) and at every width [widths, episodes]."""
+    """Returns of one policy at fp32 (shape [episodes]) and at every width [widths, episodes].
+
+    `weights` are its bootstrap's, `trajectories` how many of the episodes are distinct.
+    """
 
     policy: str
     bits: tuple[int, ...]
     reference: Floats
     returns: Floats
     weights: Floats
+    trajectories: int
     keys: tuple[str, ...]
 
 
@@ -55,7 +60,7 @@ def widths_of(
         reference = group[group["precision"] == "fp32"]
         widths = group[group["precision"].str.startswith(scheme)]
         if len(reference) and len(widths) >= MIN_WIDTHS:
-            found.append(_widths(f"{policy}/{seed}", str(policy), reference.iloc[0], widths))
+            found.append(_widths(f"{policy}/{float(seed)}", str(policy), reference.iloc[0], widths))
     return found
 
 
@@ -65,16 +70,18 @@ def _widths(name: str, policy: str, reference: pd.Series, widths: pd.DataFrame) 
     arrays = [returns_of(row) for _, row in widths.iterrows()]
     n = min(len(base), *map(len, arrays))
     generator = np.random.default_rng(zlib.crc32(name.encode()))
+    clusters = trajectories_of(reference, n)
     return Widths(
         policy, tuple(int(bits) for bits in widths["bits"]), base[:n],
-        np.stack([array[:n] for array in arrays]), bootstrap_weights(n, generator),
+        np.stack([array[:n] for array in arrays]),
+        bootstrap_weights(n, generator, clusters=clusters), int(clusters.max()) + 1,
         (str(reference["key"]), *widths["key"].astype(str)),
     )
 
 
 def sweet_spot_table(records: pd.DataFrame) -> pd.DataFrame:
-    """Every policy's best width against fp32: policy, bits, episodes, fp32, gain, low, high,
-    p_value, p_holm, sweet_spot.
+    """Every policy's best width against fp32: policy, bits, episodes, trajectories, fp32, gain,
+    low, high, p_value, p_holm, sweet_spot.
 
     `low` and `high` hold for all widths of the policy at once (95 %); `p_holm` is corrected over
     policies as well. A sweet spot needs low > 0, p_holm <= 5 %, and a gain that is not within
@@ -82,12 +89,14 @@ def sweet_spot_table(records: pd.DataFrame) -> pd.DataFrame:
     """
     rows = []
     for widths in widths_of(records):
-        best = best_of_many(widths.reference, widths.returns, widths.weights)
+        best = best_of_many(widths.reference, widths.returns, widths.weights,
+                            least=least_p(widths.trajectories))
         at = best.best
         rows.append({
             "policy": widths.policy, "bits": widths.bits[at], "episodes": len(widths.reference),
-            "fp32": widths.reference.mean(), "gain": best.gain[at],
-            "low": best.low[at], "high": best.high[at], "p_value": best.p_value,
+            "trajectories": widths.trajectories, "fp32": widths.reference.mean(),
+            "gain": best.gain[at], "low": best.low[at], "high": best.high[at],
+            "p_value": best.p_value,
         })
     table = pd.DataFrame(rows)
     if len(table):
@@ -142,7 +151,8 @@ def _exists(policies: list[Widths], against_wider: bool) -> Finding:
         labels, reference, treatments = _comparisons(widths, against_wider)
         if not labels:
             continue
-        best = best_of_many(reference, treatments, widths.weights)
+        best = best_of_many(reference, treatments, widths.weights,
+                            least=least_p(widths.trajectories))
         scale = abs(widths.reference.mean())
         found.append((widths.policy, labels[best.best], scale, best))
     if not found:

@@ -37,13 +37,14 @@ def ptq_rows(
 
     Returns:
         environment, env_id, algo, precision, scheme, published, published_loss, policy, seed,
-        episodes, mean, mean_low, mean_high (95 %), loss, loss_low, loss_high (95 %), verdict,
-        source, keys.
+        episodes, trajectories (distinct ones), mean, mean_low, mean_high (95 %), loss, loss_low,
+        loss_high (95 %), verdict, source, keys.
     """
     rows = _with_published_loss(published_ptq() if published is None else published)
     rows["scheme"] = rows["precision"].replace({"int8": int8})
-    wanted = ["algo", "env_id", "precision", "policy", "seed", "episodes", "mean", "mean_low",
-              "mean_high", "loss", "loss_low", "loss_high", "p_no_loss", "p_loss", "keys"]
+    wanted = ["algo", "env_id", "precision", "policy", "seed", "episodes", "trajectories", "mean",
+              "mean_low", "mean_high", "loss", "loss_low", "loss_high", "p_no_loss", "p_loss",
+              "keys"]
     losses = paired_losses(ptq_records(records, [*rows["scheme"].unique()], ranges=["minmax"]))
     if losses.empty:
         losses = pd.DataFrame(columns=[*wanted, "public", "ranges"])
@@ -105,7 +106,7 @@ def ptq_table(rows: pd.DataFrame, measured_only: bool = False) -> pd.DataFrame:
         if head != "fp32":
             line[(f"E {head}", "published")] = percent(row['published_loss'])
             line[(f"E {head}", "measured")] = _loss(row)
-        line[("episodes", "")] = "" if pd.isna(row["episodes"]) else f"{row['episodes']:.0f}"
+        line[("episodes", "")] = _episodes(row)
         line[("verdict", head)] = row["verdict"]
     order = [(head, side) for head in ("fp32", "fp16", "int8", "E fp16", "E int8")
              for side in ("published", "measured")]
@@ -199,6 +200,14 @@ def _ranges(rows: pd.DataFrame, name: str, form: str) -> list[str]:
         f"{row[name]:{form}} [{row[f'{name}_low']:{form}}, {row[f'{name}_high']:{form}}]"
         for _, row in rows.iterrows()
     ]
+
+
+def _episodes(row: pd.Series) -> str:
+    if pd.isna(row["episodes"]):
+        return ""
+    text = f"{row['episodes']:.0f}"
+    distinct = row["trajectories"]
+    return text if distinct == row["episodes"] else f"{text} ({distinct:.0f} distinct)"
 
 
 def _reward(row: pd.Series) -> str:

@@ -29,6 +29,7 @@ from quarl_nb.rl.air_world import (
 )
 
 ENV_ID = "quarl/AirNavigation-v0"
+GOAL_ID = "quarl/AirNavigationGoal-v0"  # vectorized only
 _LOW = np.concatenate([np.zeros(N_RAYS + 1), -np.ones(2), [0.0], -np.ones(2)]).astype(np.float32)
 OBSERVATIONS = gym.spaces.Box(_LOW, np.ones(OBS_SIZE, np.float32))
 N_ACTIONS = len(SPEEDS) * len(YAW_RATES)
@@ -151,8 +152,18 @@ class AirNavigationEnv(gym.Env):
         return draw_frame(flight)
 
 
+class GoalReachedVectorEnv(AirNavigationVectorEnv):
+    """The same arenas with another reward: an episode returns 1 if it ends at the goal, else 0."""
+
+    def step(self, actions: NDArray[np.integer]) -> tuple[Array, Array, Mask, Mask, dict[str, Any]]:
+        obs, rewards, terminated, truncated, info = super().step(actions)
+        reached = info.get("is_success", np.zeros_like(rewards))
+        return obs, np.asarray(reached, np.float32), terminated, truncated, info
+
+
 gym.register(
     ENV_ID,
     entry_point="quarl_nb.rl.air_navigation:AirNavigationEnv",
     vector_entry_point="quarl_nb.rl.air_navigation:AirNavigationVectorEnv",
 )
+gym.register(GOAL_ID, vector_entry_point="quarl_nb.rl.air_navigation:GoalReachedVectorEnv")

@@ -128,7 +128,7 @@ class _Monitor(BaseCallback):
         self._check_finite()
         seeds = range(SELECTION_SEED, SELECTION_SEED + self.recipe.eval_episodes)
         net = PolicyNet.from_sb3(self.model, env_id=self.recipe.env_id)
-        result = evaluate(net, self.recipe.env_id, seeds)
+        result = evaluate(net, self.recipe.judged_in or self.recipe.env_id, seeds)
         self.progress.wall_s = time.perf_counter() - self.started
         if result.mean > self.progress.best_return:
             self.progress.best_return = result.mean
@@ -178,7 +178,7 @@ def describe_run(
         "timesteps_planned": recipe.timesteps,
         "wall_s": round(progress.wall_s, 1),
         "selection": {"mean": result.mean, "std": result.std, "episodes": len(result.returns),
-                      "first_seed": result.seeds[0]},
+                      "first_seed": result.seeds[0], "env_id": recipe.judged_in or recipe.env_id},
         **provenance.collect(),
     }  # fmt: skip
 

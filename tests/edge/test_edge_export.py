@@ -221,6 +221,29 @@ def test_other_observations_on_a_board_must_fit(small_policy, obs, tmp_path, oth
     assert not (folder / "result.json").exists()
 
 
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "error: cannot read 'other.npz': No such file or directory"),
+        (b"", "error: 'other.npz' is no .npy, nor an .npz with `obs`"),
+        (b"not numbers", "error: 'other.npz' is no .npy, nor an .npz with `obs`"),
+        (b"PK\3\4 cut off", "error: 'other.npz' is no .npy, nor an .npz with `obs`"),
+        (normal(3, 6), "error: 'other.npz' is no .npy, nor an .npz with `obs`"),  # by another name
+    ],
+)
+def test_a_file_without_observations_on_a_board_is_one_line(
+    small_policy, obs, tmp_path, content, message
+):
+    folder, other = export_policy(small_policy, "int8", tmp_path, obs, name="p"), "other.npz"
+    if isinstance(content, bytes):
+        (folder / other).write_bytes(content)
+    elif content is not None:
+        np.savez(folder / other, frames=content)
+    command = [sys.executable, "benchmark.py", "--seconds", "0.01", "--observations", other]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (1, message + "\n")
+
+
 CONV = ("conv2d", {"in_channels": 3, "out_channels": 4, "kernel_size": 3})
 GRU = ("gru_cell", {"input_size": 6, "hidden_size": 6})
 

@@ -46,7 +46,7 @@ def make_records(
                     "key": hashlib.sha256(f"{policy}{precision}{way}".encode()).hexdigest(),
                     "profile": "quick", "algo": algo, "env_id": env_id, "policy": policy,
                     "seed": 0, "precision": precision, "ranges": way,
-                    "returns": returns.tolist(), "lengths": [1] * episodes,
+                    "returns": returns.tolist(), "lengths": [100 * i for i in range(episodes)],
                     "backend": "simulated", "source": "measured", "wall_s": 1.0,
                     "budget.first_seed": 1000, "budget.episodes": episodes,
                     "provenance.git_commit": "0" * 40, "provenance.dirty": False,

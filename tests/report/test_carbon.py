@@ -127,7 +127,7 @@ def test_what_never_gets_there_has_no_carbon_to_the_return_and_saves_nothing() -
     assert np.isnan(row_of(found, INT8, part="learner")["kg"])
     assert row_of(found, INT8, "million steps")["ratio_torch"] > 2
     shown = carbon_table(found, "return").loc["Walker Stand"]
-    assert shown["g CO2e", "int8 ORT"] == "not reached"
+    assert shown["g CO2e, estimated", "int8 ORT"] == "not reached"
     assert shown["fp32 / int8", "over torch fp32"] == "not reached"
 
 
@@ -157,7 +157,8 @@ def test_tables_show_published_beside_measured() -> None:
     assert shown.index.tolist() == ["published, over tasks", "Cartpole (Gym)", "Walker Stand"]
     assert shown["fp32 / int8", "over torch fp32"].tolist() == \
         ["1.9 to 3.76; 2.8 overall", "2.22 [2.22, 2.22]", "2.22 [2.22, 2.22]"]
-    assert shown["g CO2e", "fp32 torch"].tolist()[1:] == 2 * ["0.0142"]  # 0.633 x 224.7e-7 kg
+    grams = shown["g CO2e, estimated", "fp32 torch"]
+    assert grams.tolist()[1:] == 2 * ["0.0142"]  # 0.633 x 224.7e-7 kg
     sides = sides_table(found, "million steps")
     assert sides.index.names == ["task", "actors"]
     assert sides.loc[("Walker Stand", "int8 ORT"), ("torch fp32 / this", "actors")] == \
@@ -168,6 +169,9 @@ def test_tables_show_published_beside_measured() -> None:
     (told,) = metering(costed_runs(planted()))
     assert told.startswith("9 runs by `tdp_x_cpu_time`: an estimate, not a reading")
     assert "360 g CO2e/kWh (a table)" in told
+    runs = costed_runs(planted())
+    *_, warning = metering(runs.assign(**{"energy.suspended_s": [300.0] + 8 * [0.0]}))
+    assert "The machine slept during 1 of them" in warning
 
 
 def test_grids_and_watts_are_those_of_the_cited_tables() -> None:
@@ -185,10 +189,10 @@ def test_sensitivity_has_a_row_an_assumption() -> None:
     shown = sensitivity_table(sensitivity(planted()), "return").set_index(["assumption", "value"])
     assert len(shown) == 1 + len(GRIDS) + len(PROCESSORS) + 2
     saved = REACHED * (joules(TORCH, TORCH_S) - joules(INT8, INT8_S)) * KG_PER_J * 1e3
-    assert shown.loc[("none", "as recorded"), "g CO2e saved"] == f"{saved:.3g}"
+    assert shown.loc[("none", "as recorded"), "g CO2e saved, estimated"] == f"{saved:.3g}"
     norway = shown.loc[("grid", "Norway, 30 g/kWh")]
     assert norway["Walker Stand"] == "2.22 [2.22, 2.22]"  # a grid changes no ratio
-    assert norway["g CO2e saved"] == f"{saved * 0.03008 / 0.36:.3g}"
+    assert norway["g CO2e saved, estimated"] == f"{saved * 0.03008 / 0.36:.3g}"
     assert shown.loc[("memory", "not counted"), "Walker Stand"] == "2.20 [2.20, 2.20]"
 
 
@@ -249,4 +253,12 @@ def test_energy_of_studies_adds_up_and_says_what_is_estimated() -> None:
     assert line["Wh a cell"] == "2.5" and line["cores busy with others"] == "0.5"
     assert line["method"] == "2 tdp_x_cpu_time, 1 cpu_time"
     assert study_energy_table(found, ["study", "precision"])["cells"].tolist() == [1, 2]
+    cart, car = (frames["ptq"].assign(env_id=name) for name in ("CartPole-v1", "MountainCar-v0"))
+    both = study_energy({"ptq": pd.concat([cart, car]), "qat": cart.assign(policy="ppo-CartPole")})
+    lines = study_energy_table(both, ["study", "task"])
+    assert lines["task"].tolist() == ["CartPole-v1", "MountainCar-v0", "ppo-CartPole"]
+    assert lines["cells"].tolist() == [3, 3, 3]
+    slept = study_energy({"ptq": frames["ptq"].assign(**{"energy.suspended_s": [0.0, 9.0, 0.0]})})
+    (line,) = study_energy_table(slept, ["study"]).to_dict("records")
+    assert "1 tdp_x_cpu_time, asleep in between" in line["method"]
     assert study_energy({}).empty and study_energy_table(pd.DataFrame(), ["study"]).empty

@@ -54,6 +54,7 @@ def test_a_board_that_was_imported_is_one_more_machine() -> None:
 def test_networks_are_named_as_in_the_studies() -> None:
     assert edge.network_name([64, 64, 64]) == "64x3"
     assert edge.network_name([4096, 512, 1024]) == "4096-512-1024"
+    assert edge.network_name([]) == "linear"
     assert edge.policies() == NETWORKS
 
 
@@ -102,7 +103,7 @@ def test_table6_has_published_measured_and_modelled() -> None:
     assert ratios["modelled, Raspberry Pi 3B"] == "4×"
     assert row["process (MB)", "measured, this machine, ORT"] == "62.8"
     assert row["success", "published"] == "75%"
-    assert row["success", "measured"].startswith("80.0% [77.4%, 82.4%]")
+    assert row["success", edge_tables.MEASURED].startswith("80.0% [77.4%, 82.4%]")
     int4 = shown.loc[("Policy III", "int4")]
     assert int4["one decision (ms)", "published, Raspberry Pi 3B"] == ""
     kinds = {where.split(",")[0] for head, where in shown.columns if head.startswith("one")}
@@ -171,6 +172,28 @@ def test_other_episodes_do_not_compare() -> None:
     records = flights({("int8", "minmax"): 0.81})
     loss = edge_success.loss_between(records, *pair)
     assert loss is not None and loss.interval.value == pytest.approx(0.1)
+
+
+def test_policies_that_stopped_early_stand_below_the_others_and_beside_what_was_published() -> None:
+    two = {"Policy I": "64x3", "Policy II": "256x3"}
+    early = flights({("int8", "minmax"): 0.5}, base=0.6, networks=two, ending=edge_success.EARLY)
+    every = pd.concat([early, flights({("int8", "minmax"): 0.81})], ignore_index=True)
+    rows = edge_success.success_rows(every)
+    names = [*NETWORKS, *map(edge_success.stopped, two)]
+    assert list(rows["policy"].unique()) == names
+    found = rows.set_index(["policy", "precision"])["fall"]
+    assert found["Policy I", "int8"] == pytest.approx(0.09)
+    assert found["Policy I, stopped early", "int8"] == pytest.approx(0.1)
+    shown = edge_tables.success_table(rows).set_index(["policy", "precision"])
+    assert shown.loc[("Policy II, stopped early", "int8"), "fall, published"] == "14"
+    table6 = edge_tables.table6(pd.DataFrame(), rows)
+    assert table6.loc[("Policy I", "int8"), ("success", edge_tables.MEASURED)].startswith("81.0%")
+    loss = edge_success.loss_between(every, ("Policy I", "fp32"), ("Policy I", "int8"))
+    assert loss is not None and loss.interval.value == pytest.approx(0.1)  # 0.09 of 0.9
+    fig, points = edge_figures.success_figure(every)
+    assert [ax.get_title() for ax in fig.axes] == names and len(points) == 10
+    _, latencies = edge_figures.success_against_latency(pd.concat([timed(), every]))
+    assert set(latencies["policy"]) == {*NETWORKS}
 
 
 def test_a_policy_that_never_succeeds_has_no_fall() -> None:

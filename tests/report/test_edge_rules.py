@@ -7,6 +7,7 @@ import pytest
 
 from quarl_nb.report import edge_rules
 from quarl_nb.report.claims import RULES, load_claims
+from quarl_nb.report.edge_success import EARLY
 from quarl_nb.report.edge_testing import RUNTIME, SYSTEM, flights, imported, measured_row, timed
 
 PI = "Raspberry Pi 3 Model B Rev 1.2"
@@ -118,6 +119,26 @@ def test_the_fall_at_int8_is_compared_with_the_published_one(rate, verdict) -> N
     assert found.verdict == verdict
     assert f"Policy I {100 * (0.9 - rate):.1f} [" in found.measured
     assert "least: Policy I 1.0 (per_channel)" in found.measured
+
+
+@pytest.mark.parametrize(
+    ("learned", "early", "verdict"),
+    [
+        (0.77, 0.6, "reproduced"),  # 13 points, whatever those that stopped early lose
+        (0.89, 0.47, "inconclusive"),  # 1 point and 13: it depends on how much was learned
+        (0.89, 0.59, "not reproduced"),
+    ],
+)
+def test_a_fall_with_no_more_success_than_published_is_told_apart(learned, early, verdict) -> None:
+    records = pd.concat([
+        flights({("int8", "minmax"): learned}),
+        flights({("int8", "minmax"): early}, base=0.6, networks={"Policy I": "64x3"}, ending=EARLY),
+    ], ignore_index=True)  # fmt: skip
+    found = edge_rules.success_falls(records, low=0.11, high=0.15)
+    assert found.verdict == verdict
+    told = found.measured.split("; with no more success than published: Policy I, stopped early ")
+    assert told[1].startswith(f"{100 * (0.6 - early):.1f} [")
+    assert f"Policy I{EARLY}/int8/minmax" in found.keys
 
 
 def test_a_fall_needs_episodes_and_all_three_policies() -> None:

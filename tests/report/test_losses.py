@@ -7,7 +7,13 @@ import pandas as pd
 import pytest
 
 from quarl_nb.errors import QuarlError
-from quarl_nb.report.losses import paired_losses, percent, policy_label, ptq_records
+from quarl_nb.report.losses import (
+    paired_losses,
+    percent,
+    policy_label,
+    ptq_records,
+    trajectories_of,
+)
 
 
 def frame(**returns: list[float]) -> pd.DataFrame:
@@ -43,6 +49,12 @@ def test_intervals_of_a_policy_do_not_depend_on_the_others(records) -> None:
     pd.testing.assert_frame_equal(alone, among.drop(columns="keys").reset_index(drop=True))
 
 
+def test_intervals_do_not_depend_on_the_type_of_the_seed() -> None:
+    rows = frame(fp32=[10.0, 30, 20], affine8=[10.0, 20, 25])
+    as_float = paired_losses(rows.assign(seed=rows["seed"].astype(float)))
+    pd.testing.assert_frame_equal(paired_losses(rows), as_float, check_dtype=False)
+
+
 def test_shorter_records_pair_over_the_common_episodes() -> None:
     rows = paired_losses(frame(fp32=[10.0, 30, 1000], affine8=[10.0, 20]))
     assert rows.set_index("precision").loc["affine8", "loss"] == 0.25
@@ -51,6 +63,42 @@ def test_shorter_records_pair_over_the_common_episodes() -> None:
 def test_no_reference_no_row() -> None:
     assert paired_losses(frame(affine8=[1.0, 2])).empty
     assert paired_losses(pd.DataFrame()).empty
+
+
+PONG = {"env_id": "PongNoFrameskip-v4", "returns": [20.0, 21, 20, 20, 20, 20],
+        "lengths": [1618, 1991, 1611, 1621, 1627, 2007]}  # fmt: skip
+
+
+def test_games_begun_some_no_ops_later_are_one_trajectory() -> None:
+    # 20 points: 1611 and 1618 (7 steps are 28 of 30 no-ops), 1621 and 1627, 2007; then 21 points.
+    assert trajectories_of(pd.Series(PONG)).tolist() == [0, 3, 0, 1, 1, 2]
+    assert trajectories_of(pd.Series(PONG), 3).tolist() == [0, 1, 0]
+
+
+@pytest.mark.parametrize("env_id", ["CartPole-v1", "ALE/Pong-v5", "PongNoFrameskip-v0"])
+def test_where_chance_sets_the_start_episodes_that_end_alike_stay_distinct(env_id: str) -> None:
+    assert trajectories_of(pd.Series(PONG | {"env_id": env_id})).tolist() == list(range(6))
+    assert trajectories_of(pd.Series({**PONG, "env_id": env_id, "lengths": [9] * 6})).max() == 5
+
+
+def test_thirty_episodes_of_two_games_are_as_uncertain_as_two_games() -> None:
+    rows = frame(fp32=[20.0] * 15 + [10.0] * 15, affine8=[20.0] * 15 + [-10.0] * 15)
+    apart = paired_losses(rows).set_index("precision").loc["affine8"]
+    assert apart["trajectories"] == 30 and apart["p_loss"] < 0.001
+    rows["lengths"] = [[100] * 15 + [200] * 15] * 2
+    rows["env_id"] = "PongNoFrameskip-v4"
+    row = paired_losses(rows).set_index("precision").loc["affine8"]
+    # Both games, or the first twice, or the second twice: losses of 20/30, 0 and 20/10.
+    assert (row["loss"], row["loss_low"], row["loss_high"]) == pytest.approx((2 / 3, 0, 2))
+    assert row["trajectories"] == 2 and row["p_loss"] > 0.2
+    assert (row["mean_low"], row["mean_high"]) == (-10, 20)
+
+
+def test_few_games_that_agree_are_not_certain_of_the_rest() -> None:
+    rows = frame(fp32=[20.0] * 30, affine8=[20.0] * 30)
+    assert paired_losses(rows)["p_no_loss"].max() < 0.001
+    rows["lengths"], rows["env_id"] = [[100, 200, 300] * 10] * 2, "PongNoFrameskip-v4"
+    assert paired_losses(rows)["p_no_loss"].tolist() == [0.125, 0.125]  # 1 / 2^3
 
 
 def test_reference_of_zero_is_undecided_not_infinite() -> None:

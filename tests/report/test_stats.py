@@ -59,6 +59,54 @@ def test_paired_difference_ignores_what_episodes_share() -> None:
     assert (found.value, found.low, found.high) == pytest.approx((2, 2, 2))
 
 
+def test_clusters_are_drawn_whole() -> None:
+    clusters = np.array([0, 0, 0, 1])
+    weights = stats.bootstrap_weights(4, np.random.default_rng(0), 2000, clusters)
+    # Two draws of two clusters: both (half of the draws), the first twice, the second twice.
+    kinds, counts = np.unique(weights.round(6), axis=0, return_counts=True)
+    assert kinds.tolist() == [[0, 0, 0, 1], [0.25] * 4, [0.333333] * 3 + [0]]
+    assert counts / 2000 == pytest.approx([0.25, 0.5, 0.25], abs=0.05)
+
+
+def test_every_episode_a_cluster_is_the_plain_bootstrap() -> None:
+    own = np.arange(7)
+    plain, clustered = (
+        stats.bootstrap_weights(7, np.random.default_rng(1), 50, labels) for labels in (None, own)
+    )
+    assert (plain == clustered).all() and plain.sum(axis=1) == pytest.approx(np.ones(50))
+    drawn = stats.redraw(own, np.random.default_rng(1))
+    assert (np.bincount(drawn, minlength=7) / 7 == plain[0]).all()
+
+
+def test_an_interval_over_repeats_is_as_wide_as_over_the_distinct_ones() -> None:
+    """Five copies of each episode add nothing; taken for independent they narrow it by 5^0.5."""
+    x = np.random.default_rng(4).normal(0, 1, 40)
+    copies, clusters = np.repeat(x, 5), np.repeat(np.arange(40), 5)
+
+    def width(values, labels=None) -> float:
+        weights = stats.bootstrap_weights(len(values), np.random.default_rng(0), 4000, labels)
+        found = stats.paired_difference(values, np.zeros(len(values)), weights)
+        return found.high - found.low
+
+    assert width(copies, clusters) == pytest.approx(width(x))
+    assert width(x) / width(copies) == pytest.approx(5**0.5, rel=0.05)
+    whole = stats.stratified_bootstrap(
+        [copies], stats.iqm, np.random.default_rng(0), 500, clusters=[clusters]
+    )
+    alone = stats.stratified_bootstrap([x], stats.iqm, np.random.default_rng(0), 500)
+    assert (whole.low, whole.high) == pytest.approx((alone.low, alone.high))
+
+
+def test_the_least_p_is_that_of_the_sign_test() -> None:
+    assert [stats.least_p(k) for k in (1, 4, 5)] == [0.5, 0.0625, 0.03125]
+    reference = np.full(30, 20.0)
+    weights = stats.bootstrap_weights(30, np.random.default_rng(0), 2000)
+    loss = stats.relative_loss(reference, reference, weights, least=stats.least_p(4))
+    assert loss.p_equivalent == 0.0625 and loss.p_loss == 1
+    best = stats.best_of_many(reference, reference[None] + 1, weights, least=0.0625)
+    assert best.p_value == 0.0625
+
+
 def test_paired_interval_covers_the_truth() -> None:
     generator = np.random.default_rng(3)
     hits = 0

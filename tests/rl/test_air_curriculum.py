@@ -10,16 +10,19 @@ import numpy as np
 import pytest
 from stable_baselines3.dqn.policies import DQNPolicy
 
+from quarl_nb.report.edge_success import published_success
 from quarl_nb.rl import train as training
 from quarl_nb.rl.air_curriculum import CurriculumCallback
-from quarl_nb.rl.air_navigation import ENV_ID
+from quarl_nb.rl.air_navigation import ENV_ID, GOAL_ID
 from quarl_nb.rl.air_world import MAX_GOAL_DISTANCE_M
 from quarl_nb.rl.checkpoint import read_progress
 from quarl_nb.rl.half_dqn import HalfDQNPolicy
 from quarl_nb.rl.model import make_model
 from quarl_nb.rl.policies import load_policy
-from quarl_nb.rl.recipes import Curriculum, get_recipe
+from quarl_nb.rl.recipes import EARLY, PUBLISHED_SUCCESS, Curriculum, get_recipe, recipes
 from quarl_nb.rl.sb3_vec import ArenaVecEnv
+from quarl_nb.rl.train import SELECTION_SEED
+from quarl_nb.studies.navigation import fly
 
 POLICY = "dqn-AirNavigation-I"
 
@@ -132,3 +135,24 @@ def test_table_6_has_its_three_networks():
 def test_policy_iii_trains_in_half_precision_and_the_others_do_not():
     for policy, kind in {"II": DQNPolicy, "III": HalfDQNPolicy}.items():
         assert type(make_model(get_recipe(f"dqn-AirNavigation-{policy}"), seed=0).policy) is kind
+
+
+def test_policies_that_stop_early_stop_at_the_published_success():
+    table = published_success().set_index(["policy", "precision"])
+    early = {name: recipe for name, recipe in recipes().items() if name.endswith(EARLY)}
+    assert [*early] == [f"dqn-AirNavigation-{policy}{EARLY}" for policy in PUBLISHED_SUCCESS]
+    for policy, (name, recipe) in zip(PUBLISHED_SUCCESS, early.items(), strict=True):
+        assert recipe.target_return == table.loc[(f"Policy {policy}", "fp32"), "success"]
+        assert recipe.hyperparameters == get_recipe(name.removesuffix(EARLY)).hyperparameters
+
+
+def test_a_policy_that_stops_early_is_judged_by_its_success_alone(tmp_path):
+    changes = dict(judged_in=GOAL_ID, target_return=0.05, eval_every=200, eval_episodes=20)
+    recipe = replace(short(), **changes)
+    done = training.train(recipe, tmp_path, seed=3)
+    net = load_policy(tmp_path / "best")
+    selection = net.spec.provenance["selection"]
+    assert selection["env_id"] == GOAL_ID
+    _, outcomes = fly(net, range(SELECTION_SEED, SELECTION_SEED + 20))
+    assert done.best_return == selection["mean"] == outcomes.count("success") / 20
+    assert done.timesteps < recipe.timesteps and done.best_return >= 0.05

@@ -135,6 +135,18 @@ def test_all_means_the_policies_that_exist_and_no_others(project):
     assert {c["policy"] for c, _ in found if c["method"] == "qat"} == {POLICY}
 
 
+def test_a_policy_that_stopped_early_is_quantized_and_never_trained_on(project):
+    save_policy(pilot(), project / "data" / "policies" / f"{POLICY}-early", {})
+    for profile in ("quick", "full"):
+        found = NAVIGATION.cells(NAVIGATION.profiles[profile])
+        early = [cell for cell, _ in found if cell["policy"] == f"{POLICY}-early"]
+        others = [cell for cell, _ in found if cell["policy"] == POLICY]
+        assert {cell["network"] for cell in early} == {"64x3"}
+        ways, all_ways = ([(cell["precision"], cell["method"]) for cell in side]
+                          for side in (early, others))  # fmt: skip
+        assert ways == [way for way in all_ways if way[1] != "qat"] != all_ways
+
+
 def replace_env(net: PolicyNet, env_id: str) -> PolicyNet:
     net.spec = replace(net.spec, env_id=env_id)
     return net

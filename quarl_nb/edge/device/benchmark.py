@@ -14,6 +14,7 @@ import platform
 import subprocess
 import sys
 import time
+import zipfile
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -56,12 +57,20 @@ def main() -> None:
 
 
 def load_observations(path: Path) -> tuple[np.ndarray, np.ndarray | None]:
-    """Raw observations [n, ...] and the recorded actions, None in a plain .npy."""
-    with open(path, "rb") as file:
-        content = np.load(file, allow_pickle=False)
-        if isinstance(content, np.ndarray):
-            return content, None
-        return content["obs"], content["actions"] if "actions" in content else None
+    """Raw observations [n, ...] and the recorded actions, None in a plain .npy.
+
+    Ends with one line if the file is none of these.
+    """
+    try:
+        with open(path, "rb") as file:
+            content = np.load(file, allow_pickle=False)
+            if isinstance(content, np.ndarray):
+                return content, None
+            return content["obs"], content["actions"] if "actions" in content else None
+    except OSError as error:
+        sys.exit(f"error: cannot read '{path}': {error.strerror}")
+    except (ValueError, KeyError, EOFError, zipfile.BadZipFile):
+        sys.exit(f"error: '{path}' is no .npy, nor an .npz with `obs`")
 
 
 def check_observations(obs: np.ndarray, shape: list[int]) -> None:
