@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 PROFILES = ("full", "quick", "smoke")  # best first
+_RENEW = "delete it, and its study measures the cell again"
 STALE_TEMPORARY_S = 3600.0  # writing a record takes milliseconds
 
 
@@ -108,9 +109,11 @@ class ResultStore:
         except OSError as error:
             raise QuarlError(f"cannot read record '{path}': {error.strerror}") from error
         except (ValueError, TypeError, KeyError) as error:
-            raise QuarlError(f"record '{path}' is truncated or not a record: {error!r}") from error
+            raise QuarlError(
+                f"record '{path}' is truncated or not a record ({error!r}): {_RENEW}"
+            ) from error
         if not whole:
-            raise QuarlError(f"record '{path}' was changed after it was written; run its cell anew")
+            raise QuarlError(f"record '{path}' was changed after it was written: {_RENEW}")
         return record
 
     def arrays(self, record: Mapping[str, Any]) -> dict[str, np.ndarray]:

@@ -35,14 +35,16 @@ def export_command(options: argparse.Namespace) -> int:
     from quarl_nb.edge.export import OBSERVATIONS, export_policy, record_observations
     from quarl_nb.rl.policies import load_policy
 
-    net = load_policy(policy_source(options.policy), env_id=options.env,
+    net = load_policy(policy_source(options.policy, options.vecnormalize), env_id=options.env,
                       vecnormalize=options.vecnormalize)
     env_id = options.env or net.spec.env_id
     if options.observations is not None:
         try:
             obs = np.load(options.observations, allow_pickle=False)
-        except (OSError, ValueError) as error:
-            raise QuarlError(f"cannot read '{options.observations}': {error}") from error
+        except OSError as error:
+            raise QuarlError(f"cannot read '{options.observations}': {error.strerror}") from error
+        except (ValueError, EOFError) as error:
+            raise QuarlError(f"'{options.observations}' is not a .npy of observations") from error
     elif env_id is None:
         raise QuarlError(
             f"{options.policy!r} does not say where it acts: give --env or --observations"

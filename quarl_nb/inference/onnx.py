@@ -11,6 +11,7 @@ from quarl_nb.inference.payload import Payload
 
 INPUT, OUTPUT = "obs", "outputs"
 _PROVIDERS = ["CPUExecutionProvider"]
+ort.disable_telemetry_events()  # it keeps an identity in the user's home folder
 
 
 class OnnxEngine:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import pickle
+import warnings
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -143,7 +144,8 @@ def test_tensors_are_read_and_pickles_among_them_refused(tmp_path: Path) -> None
     assert torch.equal(read_tensors(saved(tensors), "x")["w"], tensors["w"])
     marker = tmp_path / "marker"
     payload = saved({"w": torch.zeros(1), "x": Malicious(marker)})
-    with pytest.raises(QuarlError, match="policy.pth refused") as caught:
+    with pytest.raises(QuarlError, match="policy.pth refused") as caught, warnings.catch_warnings():
+        warnings.simplefilter("error")
         read_tensors(payload, "policy.pth")
     assert "\n" not in str(caught.value) and not marker.exists()
     torch.load(io.BytesIO(payload), weights_only=False)
