@@ -1,7 +1,11 @@
-"""Child processes that start clean and leave nothing running: spawned, one thread, no orphans."""
+"""Child processes that start clean and leave nothing running: spawned, one thread, no orphans.
+
+And what every process does that moves large networks: `keep_freed_memory`.
+"""
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import threading
@@ -11,6 +15,9 @@ from multiprocessing import get_context, parent_process, resource_tracker
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 STOP_S = 5.0  # how long a child may take to end before it is killed
+# Of glibc's malloc.h.
+M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4
+KEPT_BYTES = 2**31 - 1  # the most that mallopt takes
 SPAWN = get_context("spawn")  # forking a process that has threads (torch, Jupyter) may hang
 
 
@@ -51,3 +58,16 @@ def death(exitcode: int | None) -> str:
         hint = " (out of memory?)" if -exitcode == signal.SIGKILL else ""
         return f"was ended by {signal.Signals(-exitcode).name}{hint}"
     return f"ended with exit code {exitcode}"
+
+
+def keep_freed_memory() -> None:
+    """Have the C library use freed memory again, up to 2 GiB of it, in this process from now on.
+
+    By default every tensor of some megabytes is mapped anew and returned when freed, and the kernel
+    clears its pages one by one: a quarter of an update of three layers of 2048 units, two thirds
+    of encoding them. Does nothing where the C library is not glibc.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if os.name == "posix" else None
+    if mallopt is not None:
+        mallopt(M_MMAP_MAX, 0)
+        mallopt(M_TRIM_THRESHOLD, KEPT_BYTES)

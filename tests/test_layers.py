@@ -29,7 +29,8 @@ ALLOWED = {
     "workers": CORE | {"processes"},
     "runner": CORE,
     "edge": BASE | {"quant", "inference", "rl", "store", "study", "provenance", "edge"},
-    "studies": CORE | {"quant", "inference", "rl", "actorq", "edge", "studies", "runner"},
+    "studies": CORE
+    | {"quant", "inference", "rl", "actorq", "edge", "processes", "studies", "runner"},
     "report": BASE | {"report", "store", "study", "provenance"},
     "render": BASE,
 }

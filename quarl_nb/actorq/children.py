@@ -19,7 +19,14 @@ from quarl_nb.actorq.settings import ActorTask, Orders
 from quarl_nb.actorq.variables import SharedVariables, Variables
 from quarl_nb.actorq.wire import decode
 from quarl_nb.errors import QuarlError
-from quarl_nb.processes import SPAWN, STOP_S, child_environment, death, end_with_parent
+from quarl_nb.processes import (
+    SPAWN,
+    STOP_S,
+    child_environment,
+    death,
+    end_with_parent,
+    keep_freed_memory,
+)
 
 
 class Child:
@@ -131,6 +138,7 @@ def _run(body: Callable[..., None], connection: Connection, *arguments: Any) -> 
     """Run a body until the parent closes the pipe."""
     end_with_parent()
     torch.set_num_threads(1)
+    keep_freed_memory()
     try:
         body(connection, *arguments)
     except (EOFError, ConnectionError):

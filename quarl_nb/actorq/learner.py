@@ -15,6 +15,7 @@ from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from quarl_nb.actorq.limiter import RateLimiter
 from quarl_nb.actorq.settings import Orders, Settings, Transitions
 from quarl_nb.errors import QuarlError
+from quarl_nb.processes import keep_freed_memory
 from quarl_nb.rl.policies import PolicyNet
 
 logger = logging.getLogger(__name__)
@@ -45,6 +46,7 @@ class Learner:
         resumed: bool = False,
     ) -> None:
         _check(algorithm)
+        keep_freed_memory()
         self.algorithm, self.settings = algorithm, settings
         algorithm._setup_learn(0, reset_num_timesteps=not resumed)
         algorithm._total_timesteps = total_steps  # what schedules count down from

@@ -33,7 +33,7 @@ from quarl_nb.actorq.settings import ActorTask, Orders
 from quarl_nb.actorq.variables import Variables
 from quarl_nb.actorq.wire import decode
 from quarl_nb.errors import QuarlError, UnavailableError
-from quarl_nb.processes import STOP_S, child_environment
+from quarl_nb.processes import STOP_S, child_environment, keep_freed_memory
 
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 try:
@@ -145,6 +145,7 @@ class RemoteActor:
     @_guarded
     def start(self) -> str:
         torch.set_num_threads(1)
+        keep_freed_memory()
         self._actor = Actor(cloudpickle.loads(self._pickled))  # from our own driver
         self._actor.open(ray.get(self._newest[1]))
         self._actor.seconds = dict.fromkeys(ACTIVITIES, 0.0)
@@ -184,6 +185,7 @@ class RemoteQuantizer:
     @_guarded
     def start(self, weights: Variables) -> str:
         torch.set_num_threads(1)
+        keep_freed_memory()
         self._task: ActorTask = cloudpickle.loads(self._pickled)
         self._quantize(weights)  # loads what is needed to build a payload
         self._cpu = CpuClock()

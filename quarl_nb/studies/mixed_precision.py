@@ -18,6 +18,7 @@ from stable_baselines3.common.logger import Logger
 
 from quarl_nb.energy import EnergyMeter
 from quarl_nb.errors import QuarlError, check_choice
+from quarl_nb.processes import keep_freed_memory
 from quarl_nb.rl.evaluate import evaluate
 from quarl_nb.rl.fast_cnn import PRECISIONS, LossScaler
 from quarl_nb.rl.model import make_model
@@ -83,6 +84,7 @@ class MixedPrecisionStudy:
     def measure(self, cell: Mapping[str, Any], budget: Mapping[str, Any]) -> Measurement:
         """Time updates, environment steps and a short run; train, if the budget says so."""
         torch.set_num_threads(1)
+        keep_freed_memory()
         recipe = sized_recipe(cell["policy"], cell["precision"])
         measured = timings(make_dqn(recipe, cell), recipe, budget)
         measured["filters"], measured["units"] = POLICIES[cell["policy"]]
