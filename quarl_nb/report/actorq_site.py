@@ -1,4 +1,4 @@
-"""The artefacts of ActorQ and of the inference study, by file name: what `site` writes."""
+"""The artefacts of ActorQ and of what its actors do, by file name: what `site` writes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pandas as pd
 
-from quarl_nb.report import actorq_figures, inference
+from quarl_nb.report import actorq_figures, inference, loading
 from quarl_nb.report import actorq_tables as tables
 from quarl_nb.report.actorq import speedups
 from quarl_nb.report.actorq_parts import (
@@ -18,7 +18,7 @@ from quarl_nb.report.actorq_parts import (
 )
 from quarl_nb.report.artefacts import Drawing, Table
 
-STUDIES = ("actorq", "actorq_staleness", "actorq_runtime", "inference")
+STUDIES = ("actorq", "actorq_staleness", "actorq_runtime", "inference", "loading")
 
 
 def actorq_tables(frames: Mapping[str, pd.DataFrame]) -> dict[str, Table]:
@@ -34,7 +34,7 @@ def actorq_tables(frames: Mapping[str, pd.DataFrame]) -> dict[str, Table]:
     reached, pairs = tables.table2_rows(found), predicted_speedups(step_parts(both))
     readings = step_readings(found, parts)
     sent = communication_speedups(timed)
-    latencies = inference.latency_rows(latency)
+    latencies, loads = inference.latency_rows(latency), loading.loading_rows(frames["loading"])
     made = {
         "table2_actorq": Table(
             speed, reached, tables.table2(reached), "Time to 95 % reward and speed-up (Table 2), "
@@ -46,6 +46,7 @@ def actorq_tables(frames: Mapping[str, pd.DataFrame]) -> dict[str, Table]:
         "actorq_runtime": Table(runtime, by_actor(timed), tables.runtime_table(timed)),
         "actorq_communication": Table(runtime, sent, tables.communication_table(sent)),
         "inference_latency": Table(latency, latencies, inference.latency_table(latencies)),
+        "loading": Table(frames["loading"], loads, loading.loading_table(loads)),
     }  # fmt: skip
     return {name: table for name, table in made.items() if len(table.records) and len(table.tidy)}
 
@@ -56,7 +57,7 @@ def actorq_drawings(frames: Mapping[str, pd.DataFrame]) -> dict[str, Drawing]:
     Args:
         frames: the records of every one of `STUDIES`.
     """
-    speed, stale, runtime, latency = (frames[name] for name in STUDIES)
+    speed, stale, runtime, latency, _ = (frames[name] for name in STUDIES)
     both = pd.concat([speed, runtime], ignore_index=True)
     return {
         "figure1_actorq": Drawing(speed, lambda: actorq_figures.convergence(speed, "time")),

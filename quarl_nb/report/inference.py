@@ -15,7 +15,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLo
 
 from quarl_nb.report.actorq import BASELINES, actor_label
 from quarl_nb.report.rules import NOT_MEASURED, Finding, Verdict
-from quarl_nb.report.stats import ALPHA, Floats, Interval, percentile_interval
+from quarl_nb.report.stats import ALPHA, Floats, Interval, median_ratio
 from quarl_nb.report.style import (
     BLACK,
     BLUE,
@@ -65,8 +65,10 @@ def latency_rows(records: pd.DataFrame, resamples: int = RESAMPLES) -> pd.DataFr
                 "batch": batch, "engine": engine, "keys": (row["key"],),
             }  # fmt: skip
             for short, base in BASELINES.items():
-                ratio = _ratio(engines.loc[base], row, generator, resamples) \
-                    if base in engines.index else Interval(*3 * [float("nan")])
+                ratio = Interval(*3 * [float("nan")])
+                if base in engines.index:
+                    peer = engines.loc[base]
+                    ratio = median_ratio(_blocks(peer), _blocks(row), generator, resamples)
                 line |= {f"over_{short}": ratio.value, f"over_{short}_low": ratio.low,
                          f"over_{short}_high": ratio.high}  # fmt: skip
             found.append(line)
@@ -90,17 +92,8 @@ def _engine_row(row: pd.Series) -> dict[str, object]:
     }  # fmt: skip
 
 
-def _ratio(
-    base: pd.Series, row: pd.Series, generator: np.random.Generator, resamples: int
-) -> Interval:
-    """Median block of `base` over the median block of `row`."""
-    draws = []
-    for blocks in (base["latency_medians_s"], row["latency_medians_s"]):
-        times = np.asarray(blocks, float)
-        drawn = times[generator.integers(len(times), size=(resamples, len(times)))]
-        draws.append((np.median(times), np.median(drawn, axis=1)))
-    (x, x_draws), (y, y_draws) = draws
-    return percentile_interval(float(x / y), x_draws / y_draws)
+def _blocks(row: pd.Series) -> Floats:
+    return np.asarray(row["latency_medians_s"], float)
 
 
 def crossover(widths: Floats, ratios: Floats) -> float:

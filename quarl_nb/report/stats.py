@@ -97,6 +97,15 @@ def percentile_interval(value: float, draws: Floats, confidence: float = 0.95) -
     return Interval(float(value), float(low), float(high))
 
 
+def median_ratio(
+    x: Floats, y: Floats, generator: np.random.Generator, resamples: int = RESAMPLES
+) -> Interval:
+    """Median of `x` (shape [n]) over the median of `y` ([m]), 95 % bootstrap of both."""
+    draws = [np.median(times[generator.integers(len(times), size=(resamples, len(times)))], axis=1)
+             for times in (x, y)]  # fmt: skip
+    return percentile_interval(float(np.median(x) / np.median(y)), draws[0] / draws[1])
+
+
 def bootstrap_weights(
     n: int, generator: np.random.Generator, resamples: int = RESAMPLES,
     clusters: Labels | None = None,

@@ -19,6 +19,7 @@ _MODULES = {
     "qat": "quarl_nb.studies.qat:QAT",
     "mixed_precision": "quarl_nb.studies.mixed_precision:MIXED_PRECISION",
     "inference": "quarl_nb.studies.inference:INFERENCE",
+    "loading": "quarl_nb.studies.loading:LOADING",
     "edge": "quarl_nb.studies.edge:EDGE",
     "navigation": "quarl_nb.studies.navigation:NAVIGATION",
     "actorq": "quarl_nb.studies.actorq:SPEEDUP",

@@ -9,16 +9,15 @@ repeats are compared, and the fastest is printed too. Run it pinned to a core:
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
 
 from quarl_nb.inference import build_payload, open_engine
 from quarl_nb.studies.inference import random_observations, random_policy, timed
+from quarl_nb.studies.loading import torch_loader
 
 NETWORK, REPEATS, CALLS, OPENINGS = "2048x3", 15, 40, 5
 
@@ -40,7 +39,7 @@ def main() -> None:
     }
     runs["onnxruntime int8, 8 observations"] = lambda: int8.run(eight)
     loads = {
-        "torch int8 load_state_dict": torch_int8_loader(net),
+        "torch int8 load_state_dict": torch_loader(net, "int8"),
         "open int8": lambda: open_engine(payload),
         "build int8": lambda: build_payload(net, "int8"),
     }
@@ -75,15 +74,6 @@ def medians(calls: dict[str, Callable[[], Any]], n: int) -> dict[str, float]:
     for name, value in found.items():
         print(f"{name:34s} median {1e6 * value:9.1f} us   fastest {1e6 * fastest[name]:9.1f} us")
     return found
-
-
-def torch_int8_loader(net: Any) -> Callable[[], Any]:
-    """What a torch int8 actor does with new parameters; it packs the weights anew."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch.ao.quantization is deprecated
-        model = torch.ao.quantization.quantize_dynamic(nn.Sequential(*net.layers), {nn.Linear})
-    state = model.state_dict()
-    return lambda: model.load_state_dict(state)
 
 
 if __name__ == "__main__":

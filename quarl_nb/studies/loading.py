@@ -1,0 +1,99 @@
+"""What taking over new parameters costs an actor: torch's `load_state_dict` against our payloads.
+
+torch packs quantized weights anew whenever they are loaded (paper, section 3, "Runtime breakdown");
+a payload holds what the engine opens.
+"""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+from quarl_nb.errors import QuarlError
+from quarl_nb.inference import build_payload, open_engine
+from quarl_nb.processes import keep_freed_memory
+from quarl_nb.rl.policies import PolicyNet
+from quarl_nb.studies.inference import layers, random_policy, timed
+from quarl_nb.study import Measurement
+
+PACKED = {"fp32": None, "fp16": torch.float16, "int8": torch.qint8}
+OPENED = ("fp32", "int8")  # ONNX Runtime computes in no fp16 on a CPU
+
+
+@dataclass(frozen=True)
+class LoadingStudy:
+    """Networks of linear layers: parameters loaded by torch and payloads opened, by precision.
+
+    Parameters: `networks` (hidden sizes as "2048x3" or "4096-512-1024"), `repeats` (of every way
+    of loading), `seed` (of the weights).
+    """
+
+    name: str
+    profiles: Mapping[str, Mapping[str, Any]] = field(hash=False)
+    schema_version: int = 1
+    timed: bool = True
+
+    def cells(self, parameters: Mapping[str, Any]) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+        """One (cell, budget) a network: its ways of loading are compared within a process."""
+        if parameters["repeats"] < 1:
+            raise QuarlError(f"repeats must be at least 1, not {parameters['repeats']}")
+        for network in parameters["networks"]:
+            if any(layer.kind == "conv2d" for layer in layers(network)):
+                raise QuarlError(f"{network}: torch quantizes no convolution dynamically")
+        budget = {"repeats": parameters["repeats"]}
+        return [({"network": network, "seed": parameters["seed"]}, budget)
+                for network in parameters["networks"]]  # fmt: skip
+
+    def measure(self, cell: Mapping[str, Any], budget: Mapping[str, Any]) -> Measurement:
+        """Time every way of loading in turn, so that a busy machine slows all of them alike.
+
+        `state_dict_<precision>_s` and `open_<precision>_s` hold the seconds of every repeat.
+        """
+        torch.set_num_threads(1)
+        keep_freed_memory()  # as in an actor
+        net = random_policy(cell["network"], cell["seed"])
+        loads = {f"state_dict_{precision}": torch_loader(net, precision) for precision in PACKED}
+        loads |= {f"open_{precision}": payload_opener(net, precision) for precision in OPENED}
+        for load in loads.values():
+            load()  # the first allocates
+        seconds: dict[str, list[float]] = {name: [] for name in loads}
+        for _ in range(budget["repeats"]):
+            for name, load in loads.items():
+                seconds[name].append(timed(load))
+        measured = {f"{name}_s": times for name, times in seconds.items()}
+        extra = {"weights": "random", "weights_seed": cell["seed"]}
+        return Measurement(measured, backend="torch and onnxruntime", extra=extra)
+
+
+def torch_loader(net: PolicyNet, precision: str) -> Callable[[], Any]:
+    """What a torch actor does with new parameters: `load_state_dict`, which packs fp16 and int8."""
+    model, state = _torch_model(net, precision), _torch_model(net, precision).state_dict()
+    return lambda: model.load_state_dict(state)
+
+
+def _torch_model(net: PolicyNet, precision: str) -> nn.Module:
+    model, dtype = copy.deepcopy(nn.Sequential(*net.layers)), PACKED[precision]
+    if dtype is None:
+        return model
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch.ao.quantization is deprecated
+        return torch.ao.quantization.quantize_dynamic(model, {nn.Linear}, dtype=dtype)
+
+
+def payload_opener(net: PolicyNet, precision: str) -> Callable[[], Any]:
+    """What our actors do: open a payload in ONNX Runtime."""
+    payload = build_payload(net, precision, runtime="onnxruntime")
+    return lambda: open_engine(payload)
+
+
+SMOKE = {"networks": ["64x3"], "repeats": 3, "seed": 0}
+QUICK = SMOKE | {"networks": ["64x3", "256x3", "2048x3"], "repeats": 10}
+FULL = QUICK | {"networks": ["64x3", "256x3", "512x3", "1024x3", "2048x3", "4096x3",
+                             "4096-512-1024"], "repeats": 50}  # fmt: skip
+LOADING = LoadingStudy("loading", {"smoke": SMOKE, "quick": QUICK, "full": FULL})

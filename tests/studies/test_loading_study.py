@@ -1,0 +1,38 @@
+"""What new parameters cost to load."""
+
+from __future__ import annotations
+
+import pytest
+
+from quarl_nb.errors import QuarlError
+from quarl_nb.runner import plan, run_study
+from quarl_nb.store import ResultStore
+from quarl_nb.studies.inference import random_policy
+from quarl_nb.studies.loading import LOADING, PACKED, torch_loader
+
+
+def test_the_smoke_profile_runs_to_a_record(tmp_path):
+    store = ResultStore(tmp_path)
+    summary = run_study(LOADING, "smoke", store, progress=False)
+    assert (summary.done, summary.failed) == (1, 0)
+    record = store.frame("loading").iloc[0]
+    ways = [f"state_dict_{precision}_s" for precision in PACKED] + ["open_fp32_s", "open_int8_s"]
+    for way in ways:
+        assert len(record[way]) == 3 and min(record[way]) > 0
+
+
+@pytest.mark.parametrize("precision", PACKED)
+def test_every_parameter_is_loaded(precision):
+    load = torch_loader(random_policy("64x3", 0), precision)
+    keys = load()
+    assert not keys.missing_keys and not keys.unexpected_keys
+
+
+@pytest.mark.parametrize(
+    ("parameters", "says"),
+    [({"networks": ["nature-cnn"]}, "nature-cnn"), ({"networks": ["64y3"]}, "64y3"),
+     ({"repeats": 0}, "repeats")],
+)  # fmt: skip
+def test_bad_parameters_are_named(parameters, says):
+    with pytest.raises(QuarlError, match=says):
+        plan(LOADING, "smoke", parameters=parameters)
