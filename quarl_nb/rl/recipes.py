@@ -232,9 +232,9 @@ def _atari(algo: str, game: str) -> Recipe:
     if algo == "a2c":
         rms = dict(optimizer_class="rmsprop_tf_like", optimizer_kwargs=dict(eps=1e-5))
         return Recipe(
-            algo, env_id, 5_000_000,
+            algo, env_id, 8_000_000,
             dict(ent_coef=0.01, vf_coef=0.25, policy_kwargs=features | rms),
-            n_envs=16, source="RL Zoo, atari; 5 of its 10 million steps", **common,
+            n_envs=16, source="RL Zoo, atari; 8 of its 10 million steps", **common,
         )  # fmt: skip
     return Recipe(
         algo, env_id, 1_000_000,
