@@ -150,6 +150,25 @@ def success_table(rows: pd.DataFrame) -> pd.DataFrame:
     })  # fmt: skip
 
 
+def falls_table(rows: pd.DataFrame) -> pd.DataFrame:
+    """`edge_success.success_rows` in short: a row a policy and method, a column a precision.
+
+    A cell tells by how many points success falls below fp32, with its 95 % interval.
+    """
+    if rows.empty:
+        return rows
+    texts = rows.assign(text=[_fall(row) for _, row in rows.iterrows()])
+    full = texts["precision"] == "fp32"
+    wide = texts[~full].set_index(["policy", "method", "precision"])["text"] \
+                       .unstack(sort=False).fillna("").reset_index()  # fmt: skip
+    flown = {row["policy"]: rate(row) for _, row in texts[full].iterrows()}
+    again = wide["policy"].duplicated()
+    wide.insert(1, "success in fp32 [95 %]", wide["policy"].map(flown).fillna("").mask(again, ""))
+    wide["policy"] = wide["policy"].mask(again, "")
+    wide["method"] = wide["method"].map(METHODS)
+    return wide.rename_axis(columns=None)
+
+
 def ms(seconds: float) -> str:
     """Three digits of milliseconds."""
     return f"{1e3 * seconds:.3g}"

@@ -119,7 +119,7 @@ def test_without_records_the_published_table_stands_alone() -> None:
     for rows in (edge.explanation_rows, edge.emulated_rows, edge.board_inputs):
         assert rows(nothing).empty
     for table in ("explanation_table", "boards_table", "inputs_table", "emulated_table",
-                  "success_table"):
+                  "success_table", "falls_table"):
         assert getattr(edge_tables, table)(nothing).empty
     for draw in ("memory_bars", "success_figure", "success_against_latency"):
         with pytest.raises(NothingToDrawError):
@@ -149,6 +149,17 @@ def test_falls_are_those_planted() -> None:
     int8 = shown.loc[("Policy I", "int8")]
     assert list(int8["fall, published"]) == ["15", ""]  # what was published is min-max
     assert int8["fall, measured [95 %]"].iloc[0].startswith("+12.0 [+9.9, +14.")
+
+
+def test_falls_in_short_have_a_row_a_method_and_a_column_a_precision() -> None:
+    flown = {("int8", "minmax"): 0.78, ("int8", "per_channel"): 0.9, ("affine5", "qat"): 0.85}
+    table = edge_tables.falls_table(edge_success.success_rows(flights(flown)))
+    assert list(table) == ["policy", "success in fp32 [95 %]", "method", "int8", "affine5"]
+    assert list(table["method"][:3]) == ["PTQ, min-max", "PTQ, per channel", "QAT"]
+    assert list(table["policy"][:4]) == ["Policy I", "", "", "Policy II"]
+    first = table.iloc[0]
+    assert first["success in fp32 [95 %]"].startswith("90.0% [") and first["affine5"] == ""
+    assert first["int8"].startswith("+12.0 [+") and table.loc[2, "affine5"].startswith("+5.0 [")
 
 
 def test_trainings_with_quantization_are_pooled() -> None:
