@@ -30,12 +30,12 @@ FIRST_STEPS = 5_000
 def main() -> None:
     """Print the returns of both, their difference and its bootstrap interval."""
     options = parse()
-    torch.set_num_threads(2)
+    torch.set_num_threads(options.threads)
     recipe = get_recipe(f"{options.algo}-{options.game}NoFrameskip-v4")
     recipe = replace(recipe, timesteps=options.steps)
     makers = {
         "stock SB3": lambda seed: stock_model(recipe, seed),
-        "quarl_nb": lambda seed: make_model(recipe, seed, n_threads=2),
+        "quarl_nb": lambda seed: make_model(recipe, seed, n_threads=options.threads),
     }
     returns: dict[str, list[np.ndarray]] = {name: [] for name in makers}
     for seed in range(options.seeds):
@@ -98,6 +98,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--game", default="Pong")
     parser.add_argument("--steps", type=int, default=40_000)
     parser.add_argument("--seeds", type=int, default=2, help="training seeds")
+    parser.add_argument("--threads", type=int, default=2, help="returns do not depend on it")
     return parser.parse_args()
 
 
