@@ -217,8 +217,8 @@ def test_a_removed_node_takes_its_actor_with_it_and_the_run_goes_on(
     actorq = ray_actorq(model, slow_counter, n_actors=2, pull_period=50)
     result = actorq.learn(10**6, progress_bar=False, on_message=remove_once)
     assert len(lost) == 1 and result.stopped == "interrupted"
-    # The quantizer may have been there too, and until Ray has noticed (seconds on a busy machine) it
-    # places successors on the lost node, where they die before they say anything.
+    # The quantizer may have been there too, and until Ray has noticed (seconds, on a busy machine)
+    # it places successors on the lost node, where they die before they say anything.
     assert 1 <= result.restarts < 2 * MAX_EARLY_DEATHS
 
 
