@@ -15,7 +15,6 @@ import psutil
 import pytest
 
 from quarl_nb.actorq import ActorQ
-from quarl_nb.actorq.crew import MAX_EARLY_DEATHS
 from quarl_nb.actorq.learner import Learner
 from quarl_nb.errors import QuarlError
 
@@ -217,9 +216,7 @@ def test_a_removed_node_takes_its_actor_with_it_and_the_run_goes_on(
     actorq = ray_actorq(model, slow_counter, n_actors=2, pull_period=50)
     result = actorq.learn(10**6, progress_bar=False, on_message=remove_once)
     assert len(lost) == 1 and result.stopped == "interrupted"
-    # The quantizer may have been there too, and until Ray has noticed (seconds, on a busy machine)
-    # it places successors on the lost node, where they die before they say anything.
-    assert 1 <= result.restarts < 2 * MAX_EARLY_DEATHS
+    assert 1 <= result.restarts <= 2  # the quantizer may have been there too
 
 
 @pytest.mark.slow
