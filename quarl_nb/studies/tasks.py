@@ -49,7 +49,7 @@ TASKS = {
         Task("dm:finger-spin", "d4pg", "Finger Spin", 200_000, options=_D4PG),
         Task("dm:humanoid-stand", "d4pg", "Humanoid Stand", 500_000, 100, options=_D4PG),
         Task("dm:humanoid-walk", "d4pg", "Humanoid Walk", 700_000, 100, options=_D4PG),
-        Task("CartPole-v1", "dqn", "Cartpole (Gym)", 60_000, options=_DQN | dict(
+        Task("CartPole-v1", "dqn", "Cartpole (Gym)", 200_000, options=_DQN | dict(
             learning_rate=3e-4, target_update_interval=1000,
             exploration_fraction=0.2, exploration_final_eps=0.04)),
         Task("Acrobot-v1", "dqn", "Acrobot (Gym)", 100_000, options=_DQN | dict(
