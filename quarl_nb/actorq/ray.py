@@ -6,43 +6,25 @@ it; actors are told of each new one at once and fetch it when they pull.
 
 from __future__ import annotations
 
-import logging
-import os
 import pickle
-import socket
-import subprocess
-import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from functools import wraps
-from time import perf_counter
+from collections.abc import Sequence
 from typing import Any
 
 import cloudpickle
-import psutil
-import torch
+import ray
+from ray.exceptions import RayError, RayTaskError
 
-from quarl_nb.actorq.actor import ACTIVITIES, Actor
-from quarl_nb.actorq.crew import HELLO, QUANTIZER, Crew, Failure
-from quarl_nb.actorq.quantizer import quantize_policy
-from quarl_nb.actorq.result import CpuClock
+from quarl_nb.actorq.crew import QUANTIZER, Crew, Failure
+from quarl_nb.actorq.ray_cluster import cluster
+from quarl_nb.actorq.ray_workers import RemoteActor, RemoteQuantizer
 from quarl_nb.actorq.run import Run
-from quarl_nb.actorq.settings import ActorTask, Orders
+from quarl_nb.actorq.settings import ActorTask
 from quarl_nb.actorq.variables import Variables
-from quarl_nb.actorq.wire import decode
-from quarl_nb.errors import QuarlError, UnavailableError
-from quarl_nb.processes import STOP_S, child_environment, keep_freed_memory
+from quarl_nb.errors import QuarlError
+from quarl_nb.processes import STOP_S
 
-os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-try:
-    import ray
-    from ray.exceptions import RayError, RayTaskError
-except ImportError as error:
-    raise UnavailableError("engine 'ray' needs pip install 'quarl_nb[ray]'") from error
-
-CONNECT_S = 30.0  # within which a cluster must answer
 START_S = 120.0  # within which an actor must be up, and a message that is ready be here
 
 
@@ -55,150 +37,6 @@ def run_ray(run: Run, tasks: Sequence[ActorTask]) -> None:
     """
     with cluster(len(tasks)):
         RayCrew(run, tasks).work()
-
-
-@contextmanager
-def cluster(n_actors: int) -> Iterator[None]:
-    """A cluster with a CPU for each actor: the one that Ray is connected to already, the one at
-    ``RAY_ADDRESS``, or one on this machine that ends with the run.
-
-    Raises:
-        QuarlError: it cannot be reached, or has too few CPUs.
-    """
-    if ray.is_initialized():
-        _check_size(n_actors)
-        yield
-        return
-    address = os.environ.get("RAY_ADDRESS") or "local"
-    local = address == "local"
-    options: dict[str, Any] = dict(num_cpus=n_actors, include_dashboard=False) if local else {}
-    if not local:
-        _check_reachable(address)
-    before = psutil.Process().children()
-    try:
-        try:
-            with child_environment():
-                ray.init(address, log_to_driver=False, logging_level=logging.ERROR, **options)
-        except Exception as error:  # Ray raises just that where a busy machine starts it slowly
-            _kill_half_started(before)
-            raise QuarlError(f"Ray at {address}: {error}".partition("\n")[0]) from error
-        _check_size(n_actors)
-        yield
-    finally:
-        ray.shutdown()  # of a cluster that was there before, only the connection
-
-
-def _kill_half_started(before: list[psutil.Process]) -> None:
-    """What a start that failed leaves, `ray.shutdown` does not know of."""
-    for process in psutil.Process().children():
-        if process not in before and "ray" in " ".join(process.cmdline()):
-            process.kill()
-            process.wait()
-
-
-def _check_size(n_actors: int) -> None:
-    cpus = int(ray.cluster_resources().get("CPU", 0))
-    if cpus < n_actors:
-        raise QuarlError(f"{n_actors} actors need {n_actors} CPUs; the Ray cluster has {cpus}")
-
-
-def _check_reachable(address: str) -> None:
-    """Ask from a process of its own: Ray's client would retry for minutes."""
-    host, _, port = address.rpartition(":")
-    if address != "auto" and not (host and port.isdigit() and "/" not in host):
-        raise QuarlError(f"RAY_ADDRESS is {address!r}; allowed: host:port, auto, local")
-    command = [sys.executable, "-m", "ray.scripts.scripts", "status", "--address", address]
-    try:
-        if address != "auto":
-            socket.create_connection((host, int(port)), CONNECT_S).close()
-        subprocess.run(command, capture_output=True, check=True, timeout=CONNECT_S)
-    except (OSError, OverflowError) as error:
-        raise QuarlError(f"no Ray cluster at RAY_ADDRESS {address}: {error}") from error
-    except subprocess.SubprocessError as error:
-        raise QuarlError(f"what is at RAY_ADDRESS {address} is no Ray cluster") from error
-
-
-def _guarded(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Errors that a restart would not mend become a message."""
-
-    @wraps(method)
-    def guarded(*arguments: Any) -> Any:
-        try:
-            return method(*arguments)
-        except Exception as error:
-            return Failure.of(error)
-
-    return guarded
-
-
-class RemoteActor:
-    """An actor, in a worker process of the cluster.
-
-    Args:
-        pickled: its `ActorTask`.
-        newest: version and object of the first policy.
-    """
-
-    def __init__(self, pickled: bytes, newest: tuple[int, ray.ObjectRef]) -> None:
-        self._pickled, self._newest = pickled, newest
-
-    @_guarded
-    def start(self) -> str:
-        torch.set_num_threads(1)
-        keep_freed_memory()
-        self._actor = Actor(cloudpickle.loads(self._pickled))  # from our own driver
-        self._actor.open(ray.get(self._newest[1]))
-        self._actor.seconds = dict.fromkeys(ACTIVITIES, 0.0)
-        self._left, self._cpu = perf_counter(), CpuClock()
-        return HELLO
-
-    @ray.method(concurrency_group="variables")  # a thread of its own: it never waits for steps
-    def offer(self, newest: tuple[int, ray.ObjectRef]) -> None:
-        """Pull this from now on."""
-        self._newest = max(self._newest, newest, key=lambda offered: offered[0])
-
-    @_guarded
-    def work(self, orders: Orders) -> bytes:
-        """Pull if due and collect one message: pickled `Transitions`."""
-        actor = self._actor
-        actor.seconds["wait"] += perf_counter() - self._left
-        if actor.pull_due:
-            with actor.timed("pull"):
-                variables = ray.get(self._newest[1])
-            actor.open(variables)
-        transitions = actor.collect(actor.message_steps, orders)
-        with actor.timed("send"):  # the rest of the way is Ray's, beside the next message
-            message = pickle.dumps(actor.report(transitions, self._cpu.lap()))
-        self._left = perf_counter()
-        return message
-
-    def close(self) -> None:
-        self._actor.close()
-
-
-class RemoteQuantizer:
-    """The quantizer, in a worker process of the cluster."""
-
-    def __init__(self, pickled: bytes) -> None:
-        self._pickled = pickled
-
-    @_guarded
-    def start(self, weights: Variables) -> str:
-        torch.set_num_threads(1)
-        keep_freed_memory()
-        self._task: ActorTask = cloudpickle.loads(self._pickled)
-        self._quantize(weights)  # loads what is needed to build a payload
-        self._cpu = CpuClock()
-        return HELLO
-
-    @_guarded
-    def work(self, weights: Variables) -> tuple[Variables, float]:
-        return self._quantize(weights), self._cpu.lap()
-
-    def close(self) -> None: ...
-
-    def _quantize(self, newest: Variables) -> Variables:
-        return quantize_policy(decode(newest.payload, self._task.spec), newest.version, self._task)
 
 
 class Remote:
