@@ -19,6 +19,13 @@ class UnavailableError(QuarlError):
     """Something that is right to ask for but is not on this machine (files, an optional extra)."""
 
 
+def check_at_least(least: int, **values: float) -> None:
+    """Raise a QuarlError that names the first of `values` that is less than `least`."""
+    for name, value in values.items():
+        if value < least:
+            raise QuarlError(f"{name} must be at least {least}, not {value}")
+
+
 def check_choice(what: str, value: str, allowed: Iterable[str]) -> str:
     """Return `value` if it is one of `allowed`, else raise a QuarlError that helps.
 

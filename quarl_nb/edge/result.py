@@ -13,7 +13,7 @@ import numpy as np
 from quarl_nb import provenance
 from quarl_nb.edge.export import FORMAT_VERSION, PRECISIONS
 from quarl_nb.edge.pi_model import RUNTIMES
-from quarl_nb.errors import QuarlError, check_choice
+from quarl_nb.errors import QuarlError, check_at_least, check_choice
 from quarl_nb.store import ResultStore
 from quarl_nb.study import Cell
 
@@ -92,9 +92,7 @@ def _check_export(export: dict[str, Any]) -> None:
         _field(export, name, str, "export.")
     check_choice("precision of the result", export["precision"], PRECISIONS)
     for name in _COUNTS:
-        count = _field(export, name, int, "export.")
-        if count < 1:
-            raise QuarlError(f"export.{name} must be at least 1, not {count}")
+        check_at_least(1, **{f"export.{name}": _field(export, name, int, "export.")})
     network = _field(export, "network", list, "export.")
     if not _is_list(network, int) or len(network) < 2 or min(network) < 1:
         raise QuarlError(f"export.network must be sizes of layers, inputs first, not {network}")
@@ -114,8 +112,7 @@ def check_measured(measured: Any, n_observations: int, where: str = "") -> None:
     latencies = [measured[name] for name in _LATENCIES]
     if latencies != sorted(latencies) or latencies[0] <= 0:
         raise QuarlError(f"{where}latency percentiles must be positive and rising: {latencies}")
-    if measured["calls"] < 1:
-        raise QuarlError(f"{where}calls must be at least 1, not {measured['calls']}")
+    check_at_least(1, **{f"{where}calls": measured["calls"]})
     n = measured["observations"]
     if n != n_observations:
         raise QuarlError(f"{where}observations is {n}, but {n_observations} were exported")

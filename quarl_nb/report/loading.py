@@ -23,7 +23,7 @@ BASE = "state_dict_fp32"
 
 
 def loading_rows(records: pd.DataFrame) -> pd.DataFrame:
-    """One row a network and way of loading.
+    """One row a network and way of loading, the quickest network first.
 
     Args:
         records: `ResultStore.frame("loading")`.
@@ -33,8 +33,11 @@ def loading_rows(records: pd.DataFrame) -> pd.DataFrame:
         (percentiles 10 and 90), over_fp32 (its median over that of fp32's `load_state_dict`) with
         over_fp32_low, over_fp32_high (95 % bootstrap over repeats), keys, profile.
     """
+    if records.empty:
+        return pd.DataFrame()
     found = []
-    for _, record in records.iterrows():
+    by_size = records[f"{BASE}_s"].map(np.median).sort_values().index
+    for _, record in records.loc[by_size].iterrows():
         for way in WAYS:
             milliseconds = 1e3 * _seconds(record, way)
             low, middle, high = np.percentile(milliseconds, [10, 50, 90])

@@ -25,8 +25,8 @@ PAGE_IN = 6.9  # both columns
 # Okabe & Ito 2008: distinguishable with every common colour blindness.
 BLUE, ORANGE, GREEN, VERMILION = "#0072B2", "#E69F00", "#009E73", "#D55E00"
 PURPLE, SKY, YELLOW, BLACK, GREY = "#CC79A7", "#56B4E9", "#F0E442", "#000000", "#777777"
-CYCLE = (BLUE, VERMILION, GREEN, ORANGE, PURPLE, SKY, BLACK)
-MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+CYCLE = (BLUE, VERMILION, GREEN, ORANGE, PURPLE, SKY, BLACK, GREY)
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 
 # Any: matplotlib's stubs want each key as a literal.
 STYLE: Any = {

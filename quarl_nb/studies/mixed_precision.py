@@ -17,7 +17,7 @@ from stable_baselines3 import DQN
 from stable_baselines3.common.logger import Logger
 
 from quarl_nb.energy import EnergyMeter
-from quarl_nb.errors import QuarlError, check_choice
+from quarl_nb.errors import check_at_least, check_choice
 from quarl_nb.processes import keep_freed_memory
 from quarl_nb.rl.evaluate import evaluate
 from quarl_nb.rl.fast_cnn import PRECISIONS, LossScaler
@@ -61,8 +61,7 @@ class MixedPrecisionStudy:
             check_choice("precision of training", precision, PRECISIONS)
         for device in parameters["devices"]:
             check_choice("device", device, DEVICES)
-        if parameters["run_steps"] < 1 or parameters["repeats"] < 1:
-            raise QuarlError("repeats and run_steps must be at least 1")
+        check_at_least(1, repeats=parameters["repeats"], run_steps=parameters["run_steps"])
         recipe = get_recipe(RECIPE)
         timing = {name: parameters[name] for name in ("repeats", "stored", "run_steps")}
         training = {name: parameters[name] for name in

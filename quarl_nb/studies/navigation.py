@@ -16,7 +16,7 @@ from stable_baselines3 import DQN
 from stable_baselines3.common.base_class import BaseAlgorithm
 from torch import nn
 
-from quarl_nb.errors import QuarlError
+from quarl_nb.errors import QuarlError, check_at_least
 from quarl_nb.quant import Precision, parse_precision, weight_bytes
 from quarl_nb.rl.air_navigation import ENV_ID, AirNavigationEnv
 from quarl_nb.rl.evaluate import Evaluation, evaluate
@@ -61,9 +61,7 @@ class NavigationStudy:
         budget = {name: parameters[name] for name in ("episodes", "first_seed")}
         training = {name: parameters[name] for name in ("evaluations", "eval_episodes")}
         training["timesteps"] = parameters["qat_timesteps"]
-        for name, value in (budget | training).items():
-            if name != "first_seed" and value < 1:
-                raise QuarlError(f"{name} must be at least 1, not {value}")
+        check_at_least(1, episodes=budget["episodes"], **training)
         # QAT lets a policy learn on, so that it would not have stopped early.
         chosen = select(self.policies, parameters["qat_policies"])
         trained_on = [policy for policy in chosen if not policy.endswith(EARLY)]

@@ -13,7 +13,7 @@ from typing import Any
 import gymnasium as gym
 import torch
 
-from quarl_nb.errors import QuarlError
+from quarl_nb.errors import check_at_least
 from quarl_nb.inference import fast_policy
 from quarl_nb.quant import RANGES, Precision, parse_precision, quantize_module, weight_bytes
 from quarl_nb.rl.envs import is_atari
@@ -64,8 +64,7 @@ class PTQStudy:
         ]
         for precision, ranges in formats:
             parse_precision(precision, ranges)
-        if parameters["episodes"] < 1:
-            raise QuarlError(f"episodes must be at least 1, not {parameters['episodes']}")
+        check_at_least(1, episodes=parameters["episodes"])
         found = []
         for policy in select(self.policies, parameters["policies"]):
             algo, env_id = self.policies.describe(policy)

@@ -16,7 +16,7 @@ import torch
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback
 
-from quarl_nb.errors import QuarlError, check_choice
+from quarl_nb.errors import QuarlError, check_at_least, check_choice
 from quarl_nb.quant import parse_precision, weight_statistics
 from quarl_nb.quant.qat import METHODS
 from quarl_nb.rl.envs import is_atari
@@ -138,9 +138,8 @@ def _budget(parameters: Mapping[str, Any], recipe: Recipe) -> dict[str, Any]:
     fraction, timesteps = parameters["quant_delay"], parameters["max_timesteps"]
     if not 0 <= fraction < 1:
         raise QuarlError(f"quant_delay {fraction} is no fraction of the run: allowed 0 to below 1")
-    for name in ("max_timesteps", "evaluations", "eval_episodes", "episodes"):
-        if parameters[name] < 1:
-            raise QuarlError(f"{name} must be at least 1, not {parameters[name]}")
+    counts = ("max_timesteps", "evaluations", "eval_episodes", "episodes")
+    check_at_least(1, **{name: parameters[name] for name in counts})
     timesteps = min(timesteps, recipe.timesteps)
     episodes = parameters["episodes"]
     if is_atari(recipe.env_id):

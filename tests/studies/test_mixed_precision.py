@@ -118,7 +118,7 @@ def test_policies_grow_as_the_paper_says():
         ({"converge": ["a"]}, "unknown policy 'a'"),
         ({"precisions": ["int8"]}, "unknown precision of training 'int8'"),
         ({"devices": ["gpu"]}, "unknown device 'gpu'"),
-        ({"repeats": 0}, "repeats and run_steps must be at least 1"),
+        ({"repeats": 0}, "repeats must be at least 1, not 0"),
     ],
 )
 def test_bad_parameters_are_one_clear_line(change, message):
