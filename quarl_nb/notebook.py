@@ -50,7 +50,7 @@ def load_records(
         missing = _chosen(frames[study], policies).empty
         if study in studies and wanted != [] and (recompute or missing):
             at = profile or store.best_profile(study) or FIRST_PROFILE
-            parameters = None if wanted is None else {"policies": [*wanted]}
+            parameters = {} if wanted is None else {"policies": [*wanted]}
             _measure(store, study, at, parameters, recompute, workers)
             frames[study] = store.frame(study, at)
     recorded = {name for frame in frames.values() if len(frame) for name in frame["policy"]}
@@ -79,7 +79,7 @@ def load_runs(
     for study in studies:
         if recompute:
             at = profile or store.best_profile(study) or FIRST_PROFILE
-            parameters = {"tasks": [*tasks]} if tasks and study.startswith("actorq") else None
+            parameters = {"tasks": [*tasks]} if tasks else {}
             _measure(store, study, at, parameters, recompute, workers=1)
         frame = store.frame(study, profile)
         if tasks is not None and "env_id" in frame:
@@ -207,15 +207,18 @@ def _chosen(frame: pd.DataFrame, policies: Sequence[str] | None) -> pd.DataFrame
 
 
 def _measure(
-    store: ResultStore, study: str, profile: str, parameters: Mapping[str, Any] | None,
+    store: ResultStore, study: str, profile: str, parameters: Mapping[str, Any],
     recompute: bool, workers: int,
 ) -> None:
+    """Run the study's missing cells, with those of `parameters` that it has."""
     from quarl_nb.runner import run_study
     from quarl_nb.studies import get_study
 
+    asked = get_study(study)
+    known = {name: parameters[name] for name in parameters if name in asked.profiles[profile]}
     try:
-        done = run_study(get_study(study), profile, store, workers, recompute=recompute,
-                         parameters=parameters, progress=False)
+        done = run_study(asked, profile, store, workers, recompute=recompute, parameters=known,
+                         progress=False)
     except UnavailableError as reason:
         print(f"{study} {profile}: left out, {reason}")
         return

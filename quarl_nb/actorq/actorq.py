@@ -18,10 +18,11 @@ from quarl_nb.actorq.result import Result
 from quarl_nb.actorq.run import Run, Saving
 from quarl_nb.actorq.serial import run_serial
 from quarl_nb.actorq.settings import ActorTask, Settings
-from quarl_nb.errors import QuarlError, check_choice
+from quarl_nb.errors import QuarlError, UnavailableError, check_choice
 from quarl_nb.quant import parse_precision
 from quarl_nb.rl.checkpoint import Progress, load_checkpoint
 from quarl_nb.rl.envs import make_env
+from quarl_nb.rl.policies import PolicyNet
 
 logger = logging.getLogger(__name__)
 
@@ -29,8 +30,10 @@ CALIBRATION_STEPS = 512
 
 
 def _run_ray(run: Run, tasks: Sequence[ActorTask]) -> None:
-    from quarl_nb.actorq.ray import run_ray  # Ray is an optional extra
-
+    try:
+        from quarl_nb.actorq.ray import run_ray
+    except ImportError as error:
+        raise UnavailableError("engine 'ray' needs pip install 'quarl_nb[ray]'") from error
     run_ray(run, tasks)
 
 
@@ -53,6 +56,9 @@ class ActorQ:
         engine: `process` (default), `serial`, or `ray`: on the cluster that Ray is connected to or
             finds at ``RAY_ADDRESS``, else on one of this machine's own.
         saving: checkpoint to resume from, and snapshots of the policy.
+        quantizer: another way to quantize what actors run: called with each policy that is
+            published, it returns a new one of the same layers, whose weights hold only its own
+            values. Those are then sent as `precision` says; fp32 leaves them as they are.
         settings: fields of `Settings`: precision, n_actors, pull_period, samples_per_insert, ...
 
     Raises:
@@ -65,13 +71,14 @@ class ActorQ:
         env: str | Callable[[], gym.Env] | None = None,
         engine: str = "process",
         saving: Saving | None = None,
+        quantizer: Callable[[PolicyNet], PolicyNet] | None = None,
         **settings: Any,
     ) -> None:
         check_choice("engine", engine, ENGINES)
         for name in settings:
             check_choice("setting of ActorQ", name, Settings.__dataclass_fields__)
         self.algorithm, self.engine = algorithm, engine
-        self.saving = saving or Saving()
+        self.saving, self.quantizer = saving or Saving(), quantizer
         self.settings = Settings(**settings)
         self.make_env = _env_factory(algorithm, env)
         self.result = Result()
@@ -130,7 +137,7 @@ class ActorQ:
         if convolves and parse_precision(settings.precision).activation is not None:
             calibration = _observations(self.make_env, CALIBRATION_STEPS, settings.seed)
         return [
-            ActorTask(i, self.make_env, spec, settings, calibration)
+            ActorTask(i, self.make_env, spec, settings, calibration, self.quantizer)
             for i in range(settings.n_actors)
         ]
 

@@ -16,6 +16,8 @@ def quantize_policy(net: PolicyNet, version: int, task: ActorTask) -> Variables:
         QuarlError: the network cannot run in the precision asked for, or holds NaN.
     """
     settings = task.settings
+    if task.quantizer is not None:
+        net = task.quantizer(net)
     if sent_ready_to_open(settings):
         return Variables(version, settings.precision, _payload(net, task))
     assert settings.communication is not None

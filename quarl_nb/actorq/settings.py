@@ -10,6 +10,7 @@ import numpy as np
 
 from quarl_nb.errors import QuarlError, check_choice
 from quarl_nb.quant import parse_precision
+from quarl_nb.rl.policies import PolicyNet
 from quarl_nb.rl.spec import PolicySpec
 
 RUNTIMES = ("onnxruntime", "torch")
@@ -62,6 +63,7 @@ class ActorTask:
     Attributes:
         calibration: raw observations ``[n, *obs_shape]`` that set the ranges of activations,
             where the precision needs them.
+        quantizer: of a policy that is published, before the precision's own; see `ActorQ`.
         restarts: how often it died before.
     """
 
@@ -70,6 +72,7 @@ class ActorTask:
     spec: PolicySpec
     settings: Settings
     calibration: np.ndarray | None = None
+    quantizer: Callable[[PolicyNet], PolicyNet] | None = None
     restarts: int = 0
 
 

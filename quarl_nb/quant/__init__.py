@@ -13,6 +13,11 @@ from quarl_nb.quant.affine import (
 )
 from quarl_nb.quant.convert import quantize_module, quantize_weight, weight_bytes, weight_matrices
 from quarl_nb.quant.fake import FakeQuantize, FixedQuantize
+from quarl_nb.quant.nonuniform import (
+    float8_quantize_dequantize,
+    quantile_quantize_dequantize,
+    stochastic_quantize_dequantize,
+)
 from quarl_nb.quant.observer import (
     MinMaxObserver,
     MovingAverageObserver,
@@ -50,16 +55,19 @@ __all__ = [
     "affine_qparams",
     "dequantize",
     "fake_quantize",
+    "float8_quantize_dequantize",
     "legacy_quantize_dequantize",
     "make_observer",
     "parse_precision",
     "qat_layers",
     "quant_range",
+    "quantile_quantize_dequantize",
     "quantization_error",
     "quantize",
     "quantize_aware",
     "quantize_module",
     "quantize_weight",
+    "stochastic_quantize_dequantize",
     "weight_bytes",
     "weight_matrices",
     "weight_statistics",

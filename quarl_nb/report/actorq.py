@@ -150,7 +150,7 @@ def return_losses(
     if pairs.empty:
         return found
     weights = bootstrap_weights(len(pairs), generator, resamples)
-    for name, summary in (("final_loss", _last_return), ("area_loss", _mean_return)):
+    for name, summary in (("final_loss", _last_return), ("area_loss", mean_return)):
         x = np.array([*map(summary, pairs["curve_steps_base"], pairs["curve_returns_base"])])
         y = np.array([*map(summary, pairs["curve_steps"], pairs["curve_returns"])])
         if x.mean() == 0:
@@ -168,7 +168,7 @@ def _last_return(steps: Sequence[float], returns: Sequence[Sequence[float]]) -> 
     return float(running_mean(returns)[-1])
 
 
-def _mean_return(steps: Sequence[float], returns: Sequence[Sequence[float]]) -> float:
+def mean_return(steps: Sequence[float], returns: Sequence[Sequence[float]]) -> float:
     """Area under the learning curve over the steps it spans."""
     means, x = running_mean(returns), np.asarray(steps, float)
     return float(np.trapezoid(means, x) / (x[-1] - x[0]))

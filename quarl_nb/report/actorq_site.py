@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pandas as pd
 
-from quarl_nb.report import actorq_figures, inference, loading
+from quarl_nb.report import actorq_figures, actorq_variants, inference, loading
 from quarl_nb.report import actorq_tables as tables
 from quarl_nb.report.actorq import speedups
 from quarl_nb.report.actorq_parts import (
@@ -18,7 +18,8 @@ from quarl_nb.report.actorq_parts import (
 )
 from quarl_nb.report.artefacts import Drawing, Table
 
-STUDIES = ("actorq", "actorq_staleness", "actorq_runtime", "inference", "loading")
+STUDIES = ("actorq", "actorq_staleness", "actorq_runtime", "actorq_variants", "inference",
+           "loading")  # fmt: skip
 
 
 def actorq_tables(frames: Mapping[str, pd.DataFrame]) -> dict[str, Table]:
@@ -34,6 +35,7 @@ def actorq_tables(frames: Mapping[str, pd.DataFrame]) -> dict[str, Table]:
     reached, pairs = tables.table2_rows(found), predicted_speedups(step_parts(both))
     readings = step_readings(found, parts)
     sent = communication_speedups(timed)
+    variants = actorq_variants.variant_rows(frames["actorq_variants"])
     latencies, loads = inference.latency_rows(latency), loading.loading_rows(frames["loading"])
     made = {
         "table2_actorq": Table(
@@ -45,6 +47,10 @@ def actorq_tables(frames: Mapping[str, pd.DataFrame]) -> dict[str, Table]:
         "actorq_predicted": Table(both, pairs, tables.prediction_table(pairs)),
         "actorq_runtime": Table(runtime, by_actor(timed), tables.runtime_table(timed)),
         "actorq_communication": Table(runtime, sent, tables.communication_table(sent)),
+        "actorq_variants": Table(
+            frames["actorq_variants"], variants, actorq_variants.variant_table(variants),
+            "What is quantized and how: final return and mean return over the run, losses against "
+            "full precision over runs of the same seed (95 %)."),
         "inference_latency": Table(latency, latencies, inference.latency_table(latencies)),
         "loading": Table(frames["loading"], loads, loading.loading_table(loads)),
     }  # fmt: skip
@@ -57,13 +63,15 @@ def actorq_drawings(frames: Mapping[str, pd.DataFrame]) -> dict[str, Drawing]:
     Args:
         frames: the records of every one of `STUDIES`.
     """
-    speed, stale, runtime, latency, _ = (frames[name] for name in STUDIES)
+    speed, stale, runtime, variants, latency, _ = (frames[name] for name in STUDIES)
     both = pd.concat([speed, runtime], ignore_index=True)
     return {
         "figure1_actorq": Drawing(speed, lambda: actorq_figures.convergence(speed, "time")),
         "figure2_actorq": Drawing(speed, lambda: actorq_figures.convergence(speed, "steps")),
         "figure3_actorq": Drawing(stale, lambda: actorq_figures.staleness(stale)),
         "figure4_actorq": Drawing(runtime, lambda: actorq_figures.runtime_breakdown(runtime)),
+        "actorq_variants_figure": Drawing(
+            variants, lambda: actorq_variants.variant_figure(variants)),
         "actorq_speedup_map": Drawing(both, lambda: actorq_figures.speedup_map(both)),
         "inference_latency_figure": Drawing(latency, lambda: inference.latency_figure(latency)),
     }

@@ -15,6 +15,7 @@ from quarl_nb.paths import project_root
 from quarl_nb.report import (
     actorq_rules,
     actorq_runtime_rules,
+    actorq_variant_rules,
     carbon_rules,
     edge_rules,
     inference,
@@ -55,6 +56,10 @@ RULES: Mapping[str, Rule] = {
         actorq_runtime_rules.inference_dominates,
         actorq_runtime_rules.transfers_faster,
         actorq_runtime_rules.learner_waits_more,
+        actorq_variant_rules.variants_equal,
+        actorq_variant_rules.variant_keeps_return,
+        actorq_variant_rules.some_variant_loses,
+        actorq_variant_rules.noise_helps,
         inference.int8_inference_faster,
         loading.loads_slower,
         carbon_rules.carbon_range,

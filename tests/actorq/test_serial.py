@@ -10,7 +10,7 @@ from stable_baselines3 import DDPG, SAC, TD3
 from quarl_nb.actorq import ActorQ
 from quarl_nb.actorq.run import Saving
 from quarl_nb.errors import QuarlError
-from quarl_nb.rl.policies import load_policy
+from quarl_nb.rl.policies import PolicyNet, load_policy
 
 
 def run(model, steps=400, env=None, saving=None, **options):
@@ -70,6 +70,25 @@ def test_continuous_algorithms_learn_with_int8_actors(algorithm):
     pairs = zip(before, model.policy.parameters(), strict=True)
     assert any(not torch.equal(a, b) for a, b in pairs)
     assert np.abs(model.replay_buffer.actions[:300]).max() <= 1
+
+
+def test_a_users_own_quantizer_makes_what_actors_run(small_dqn, counter):
+    seen = []
+
+    def always_the_last_action(net):
+        seen.append(net)
+        tensors = {name: torch.zeros_like(t) for name, t in net.state_dict().items()}
+        tensors["layers.3.bias"][-1] = 1.0
+        return PolicyNet(net.spec, tensors)
+
+    model = small_dqn(counter(), exploration_initial_eps=0.0, exploration_final_eps=0.0)
+    actorq = ActorQ(model, counter, "serial", quantizer=always_the_last_action, n_actors=1,
+                    precision="fp32", pull_period=30)  # fmt: skip
+    result = actorq.learn(200, progress_bar=False)
+    assert len(seen) == result.published > 2
+    acted = model.replay_buffer.actions[30:200]  # the first message is random
+    assert len(acted) and (acted == 2).all()
+    assert model.policy.state_dict()["q_net.q_net.0.weight"].abs().min() > 0  # the learner's own
 
 
 @pytest.mark.parametrize("precision, communication", [("fp32", "int8"), ("int8", "affine4")])

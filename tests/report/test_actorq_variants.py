@@ -1,0 +1,115 @@
+import numpy as np
+import pandas as pd
+import pytest
+
+from quarl_nb.report import actorq_variant_rules as rules
+from quarl_nb.report.actorq_variants import variant_figure, variant_rows, variant_table
+from quarl_nb.report.style import NothingToDrawError
+
+SEEDS = range(8)
+ALGOS = ("dqn", "ddpg", "td3", "sac", "d4pg")
+
+
+def records(finals, algos=ALGOS, seeds=SEEDS, profile="full", spread=1.0):
+    """Runs that rise in a line from 0 to `finals[variant]`, seeds apart by `spread`."""
+    rows = []
+    for algo in algos:
+        for variant, final in finals.items():
+            for seed in seeds:
+                end = final + spread * seed
+                rows.append({
+                    "algo": algo, "env_id": "Task-v0", "variant": variant, "width": 64,
+                    "seed": seed, "budget.steps": 1000, "profile": profile,
+                    "curve_steps": [0, 500, 1000],
+                    "curve_returns": [[0.0] * 10, [end / 2] * 10, [end] * 10],
+                    "key": f"{algo}{variant}{seed}",
+                })  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+def test_rows_are_means_and_losses_by_hand():
+    rows = variant_rows(records({"fp32": 100, "int8": 90}, algos=["dqn"])).set_index("variant")
+    assert rows.loc["fp32", "final"] == pytest.approx(100 + 3.5)
+    assert rows.loc["int8", "area"] == pytest.approx((90 + 3.5) / 2)
+    assert rows.loc["int8", "final_loss"] == pytest.approx(10 / 103.5)
+    assert rows.loc["int8", "area_loss"] == pytest.approx(10 / 103.5)
+    assert rows.loc["int8", "final_loss_p_loss"] == 0.5**8  # eight pairs that agree, no less
+    assert rows.loc["int8", "p_area_gain"] > 0.99
+    assert set(rows.loc["int8", "keys"]) == {f"dqn{v}{s}" for v in ("fp32", "int8") for s in SEEDS}
+
+
+def test_another_base():
+    found = variant_rows(records({"fp32": 100, "int8": 50, "float8": 50}, algos=["dqn"]), "int8")
+    assert found.set_index("variant").loc["float8", "final_loss"] == 0
+
+
+@pytest.mark.parametrize("finals, verdict", [
+    ({"float8": 100, "quantile8": 101}, "reproduced"),
+    ({"float8": 100, "quantile8": 60}, "not reproduced"),
+    ({"float8": 130, "quantile8": 100}, "inconclusive"),  # not equal, but nothing is lost
+])  # fmt: skip
+def test_other_quantizers(finals, verdict):
+    frame = records({"int8": 100} | finals)
+    found = rules.variants_equal(frame, ["float8", "quantile8"], base="int8")
+    assert found.verdict == verdict and set(found.keys) <= set(frame["key"])
+
+
+@pytest.mark.parametrize("int8, algos, verdict", [
+    (99, ALGOS, "reproduced"),
+    (99, ALGOS[:4], "inconclusive"),
+    (60, ALGOS, "not reproduced"),
+    (0, ALGOS, "not reproduced"),
+])  # fmt: skip
+def test_many_algorithms(int8, algos, verdict):
+    frame = records({"fp32": 100, "int8": int8}, algos=algos)
+    assert rules.variant_keeps_return(frame, "int8", ALGOS).verdict == verdict
+
+
+@pytest.mark.parametrize("finals, verdict", [
+    ({"learner8": 20, "learner8_stochastic": 100}, "reproduced"),
+    ({"learner8": 100, "learner8_stochastic": 100}, "not reproduced"),
+])  # fmt: skip
+def test_a_quantized_learner(finals, verdict):
+    found = rules.some_variant_loses(records({"fp32": 100} | finals), [*finals])
+    assert found.verdict == verdict
+    assert "learner's weights in 8 bits: " + ("5" if finals["learner8"] == 20 else "0") \
+        in found.measured
+
+
+@pytest.mark.parametrize("int8, verdict", [
+    (110, "reproduced"), (100, "not reproduced"), (60, "not reproduced"),
+])  # fmt: skip
+def test_noise(int8, verdict):
+    found = rules.noise_helps(records({"fp32": 100, "int8": int8, "noise8": 104}), "int8", "noise8")
+    assert found.verdict == verdict and "(noise of that size: DQN 3.9% [" in found.measured
+
+
+def test_noisy_runs_decide_nothing():
+    generator = np.random.default_rng(0)
+    frame = records({"fp32": 100, "int8": 100})
+    frame["curve_returns"] = [
+        [[0.0] * 10, *generator.normal(100, 60, (2, 10)).tolist()] for _ in range(len(frame))
+    ]
+    found = rules.noise_helps(frame, "int8", "noise8")
+    assert found.verdict == "inconclusive" and "noise of that size" not in found.measured
+
+
+def test_few_runs_and_smoke_decide_nothing():
+    three = records({"fp32": 100, "int8": 99}, seeds=range(3))
+    few = rules.variant_keeps_return(three, "int8", ALGOS)
+    assert few.verdict == "inconclusive" and "only 3 of 5 runs" in few.measured
+    smoke = records({"fp32": 100, "int8": 99}, profile="smoke")
+    assert rules.noise_helps(smoke, "int8", "noise8").verdict == "not measured"
+    assert rules.variants_equal(pd.DataFrame(), ["float8"], "int8").verdict == "not measured"
+
+
+def test_table_and_figure_show_every_row():
+    frame = records({"fp32": 100, "int8": 90})
+    rows = variant_rows(frame)
+    shown = variant_table(rows)
+    assert len(shown) == 10 and shown["algorithm"][0] == "DQN"
+    assert shown["loss of final return"][1].startswith("9.7% [")
+    figure, points = variant_figure(frame)
+    assert len(figure.axes) == 5 and len(points) == 10
+    with pytest.raises(NothingToDrawError):
+        variant_figure(pd.DataFrame())
