@@ -83,6 +83,6 @@ class NoTorch:
 
 sys.meta_path.insert(0, NoTorch())
 import quarl_nb.cli, quarl_nb.runner
-import quarl_nb.report.claims, quarl_nb.report.figures, quarl_nb.report.site, quarl_nb.report.tables
+import quarl_nb.report.claims, quarl_nb.report.site
 """
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -15,7 +15,7 @@ import pytest
 from quarl_nb.errors import QuarlError
 from quarl_nb.notebook import LONG_TEXT, load_records, show_table
 from quarl_nb.render import assigned_names, render_notebook
-from quarl_nb.report import edge_testing
+from quarl_nb.report.edge import testing as edge_testing
 from quarl_nb.store import ResultStore
 from quarl_nb.study import Cell
 

@@ -8,7 +8,7 @@ import torch
 from stable_baselines3 import DDPG, DQN, SAC, TD3
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 
-from quarl_nb.errors import QuarlError, check_choice
+from quarl_nb.errors import QuarlError, check_at_least, check_choice
 from quarl_nb.rl.d4pg import D4PG
 from quarl_nb.rl.envs import make_env
 from quarl_nb.rl.half_dqn import HalfDQNPolicy
@@ -27,6 +27,7 @@ def make_algorithm(
     seed: int = 0,
     device: str = "cpu",
     autocast: str = "",
+    critic_width: int = CRITIC_WIDTH,
     **options: Any,
 ) -> OffPolicyAlgorithm:
     """An algorithm with the paper's networks (section 3): policy 3 x 2048, critic 3 x 512.
@@ -35,6 +36,7 @@ def make_algorithm(
         algo: d4pg, ddpg, dqn, sac or td3; DQN's network of action values is its policy.
         env_id: see `quarl_nb.rl.envs`.
         width: units in each hidden layer of the policy.
+        critic_width: units in each hidden layer of the critics, where there are any.
         autocast: "bf16" lets a D4PG or DQN learner compute in bfloat16; "" in fp32.
         options: of the algorithm, in place of its defaults.
 
@@ -43,8 +45,7 @@ def make_algorithm(
             asked for and absent, autocast of another algorithm than D4PG and DQN.
     """
     kind = ALGORITHMS[check_choice("algorithm of ActorQ", algo, ALGORITHMS)]
-    if width < 1:
-        raise QuarlError(f"a policy of width {width} has no units; at least 1")
+    check_at_least(1, width=width, critic_width=critic_width)
     if device.startswith("cuda") and not torch.cuda.is_available():
         raise QuarlError(f"device {device!r} was asked for, but torch finds no CUDA GPU")
     policy: Any = "MlpPolicy"
@@ -57,7 +58,7 @@ def make_algorithm(
             policy = HalfDQNPolicy
     hidden: Any = [width] * 3
     if algo != "dqn":
-        hidden = dict(pi=hidden, qf=[CRITIC_WIDTH] * 3)
+        hidden = dict(pi=hidden, qf=[critic_width] * 3)
     network = dict(net_arch=hidden, optimizer_kwargs=dict(fused=True))
     env = make_env(env_id)
     try:

@@ -1,9 +1,12 @@
-"""What a study's report hands to `site` to write: tables and figures with their records."""
+"""Tables and figures with their records, as a study's report hands them to `site` to write."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import pandas as pd
 from matplotlib.figure import Figure
@@ -25,3 +28,40 @@ class Drawing:
 
     records: pd.DataFrame
     draw: Callable[[], tuple[Figure, pd.DataFrame]]
+
+
+def save_table(
+    rows: pd.DataFrame, shown: pd.DataFrame, name: str, folder: Path, provenance: Mapping[str, Any],
+    caption: str = "",
+) -> list[Path]:
+    """Write `rows` as CSV, `shown` as HTML and LaTeX (booktabs), and the provenance as JSON."""
+    folder.mkdir(parents=True, exist_ok=True)
+    plain = rows.drop(columns="keys", errors="ignore")
+    index = not isinstance(shown.index, pd.RangeIndex)
+    texts = {
+        "csv": plain.to_csv(index=False, float_format="%.6g", lineterminator="\n"),
+        "html": shown.to_html(border=0, classes="quarl-table", justify="left", index=index) + "\n",
+        "tex": _latex(shown, name, caption, index),
+        "json": json.dumps(dict(provenance), indent=1, sort_keys=True) + "\n",
+    }
+    paths = []
+    for suffix, text in texts.items():
+        paths.append(folder / f"{name}.{suffix}")
+        paths[-1].write_text(text, encoding="utf-8")
+    return paths
+
+
+def _latex(shown: pd.DataFrame, name: str, caption: str, index: bool) -> str:
+    """A booktabs table over both columns of a page, shrunk to fit (needs graphicx)."""
+    styler = shown.style.format(escape="latex")
+    for axis in (0, 1):
+        styler = styler.format_index(escape="latex", axis=axis)
+    if not index:
+        styler = styler.hide(axis="index")
+    text = styler.to_latex(
+        hrules=True, caption=caption.replace("%", r"\%") or None, label=f"tab:{name}",
+        position="t", environment="table*", multicol_align="c",
+    )
+    head, body = text.split(r"\begin{tabular}")
+    body = body.replace(r"\end{tabular}", "\\end{tabular}}")
+    return f"{head}\\resizebox{{\\textwidth}}{{!}}{{%\n\\begin{{tabular}}{body}"

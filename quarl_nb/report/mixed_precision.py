@@ -11,8 +11,8 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter, NullLocator
 
+from quarl_nb.report.findings import NOT_MEASURED, Finding, Verdict
 from quarl_nb.report.losses import paired_losses
-from quarl_nb.report.rules import NOT_MEASURED, Finding, Verdict
 from quarl_nb.report.stats import ALPHA, RESAMPLES, Interval, percentile_interval
 from quarl_nb.report.style import (
     COLUMN_IN,

@@ -23,7 +23,7 @@ def results_markdown(found: pd.DataFrame, rows: pd.DataFrame) -> str:
 
     Args:
         found: `claims.verdicts`.
-        rows: `tables.ptq_rows`.
+        rows: `ptq.tables.ptq_rows`.
     """
     return f"{scoreboard(found)}\n{table4(rows)}"
 
@@ -50,7 +50,7 @@ def table4(rows: pd.DataFrame) -> str:
     """Table 4, the measured part: published fp32 and int8 beside 8-bit affine weights here.
 
     Args:
-        rows: `tables.ptq_rows`.
+        rows: `ptq.tables.ptq_rows`.
     """
     lines = ["| Table 4 | fp32 published | measured [95 %] | int8 published "
              "| 8-bit measured [95 %] | loss published | loss measured [95 %] | verdict |",

@@ -10,22 +10,13 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from quarl_nb.report import (
-    actorq_site,
-    carbon_site,
-    edge_site,
-    figures,
-    mixed_precision,
-    qat,
-    qat_figures,
-    tables,
-)
-from quarl_nb.report.artefacts import Drawing, Table
+from quarl_nb.report import actorq, carbon, edge, mixed_precision, ptq, qat
+from quarl_nb.report.artefacts import Drawing, Table, save_table
 from quarl_nb.report.claims import family_frame, verdicts
 from quarl_nb.report.losses import paired_losses
+from quarl_nb.report.ptq.weights import weight_distributions, weights_frame
 from quarl_nb.report.readme import results_markdown
 from quarl_nb.report.style import NothingToDrawError, save_figure
-from quarl_nb.report.weights import weight_distributions, weights_frame
 from quarl_nb.store import PROFILES, ResultStore
 
 RESULTS = "results.md"  # what goes into the README
@@ -53,12 +44,12 @@ def build(store: ResultStore, out: Path, profile: str | None = None) -> list[Pat
     written = _ptq_tables(records, folder)
     written += _draw(_ptq_figures(store, records, profile), records, folder)
     written += _training(store, folder, profile)
-    written += _named(store, folder, profile, actorq_site.STUDIES, actorq_site.actorq_tables,
-                      actorq_site.actorq_drawings)
-    written += _named(store, folder, profile, edge_site.STUDIES, edge_site.edge_tables,
-                      edge_site.edge_drawings)
-    written += _named(store, folder, profile, carbon_site.STUDIES, carbon_site.carbon_tables,
-                      carbon_site.carbon_drawings)
+    written += _named(store, folder, profile, actorq.site.STUDIES, actorq.site.actorq_tables,
+                      actorq.site.actorq_drawings)
+    written += _named(store, folder, profile, edge.site.STUDIES, edge.site.edge_tables,
+                      edge.site.edge_drawings)
+    written += _named(store, folder, profile, carbon.site.STUDIES, carbon.site.carbon_tables,
+                      carbon.site.carbon_drawings)
     found = verdicts(lambda study: store.frame(study, profile))
     return written + _claims(found, records, folder)
 
@@ -104,21 +95,21 @@ def provenance(records: pd.DataFrame, made_by: str) -> dict[str, Any]:
 def _ptq_tables(records: pd.DataFrame, folder: Path) -> list[Path]:
     source = provenance(records[records["returns"].notna()], "quarl_nb.report.site: tables")
     written = []
-    rows = tables.ptq_rows(records)
+    rows = ptq.tables.ptq_rows(records)
     if rows["episodes"].notna().any():
         caption = ("Post-training quantization (Table 4), mean return with 95 % interval; "
                    "published int8 beside 8-bit affine weights.")
-        shown = tables.ptq_table(rows, measured_only=True)
-        written += tables.save_table(rows, shown, "table4_ptq", folder, source, caption)
+        shown = ptq.tables.ptq_table(rows, measured_only=True)
+        written += save_table(rows, shown, "table4_ptq", folder, source, caption)
     losses = paired_losses(records)
     plain = {
-        "ptq_losses": (losses, tables.loss_table(losses)),
-        "ptq_summary": tables.summary_tables(records, np.random.default_rng(0)),
-        "sweet_spots": tables.sweet_spot_tables(records),
+        "ptq_losses": (losses, ptq.tables.loss_table(losses)),
+        "ptq_summary": ptq.tables.summary_tables(records, np.random.default_rng(0)),
+        "sweet_spots": ptq.tables.sweet_spot_tables(records),
     }
     for name, (tidy, shown) in plain.items():
         if len(tidy):
-            written += tables.save_table(tidy, shown, name, folder, source)
+            written += save_table(tidy, shown, name, folder, source)
     return written
 
 
@@ -126,9 +117,9 @@ def _ptq_figures(
     store: ResultStore, records: pd.DataFrame, profile: str | None
 ) -> Mapping[str, Callable[[], Drawn]]:
     return {
-        "sweet_spot": lambda: figures.sweet_spot(records),
-        "ptq_loss": lambda: figures.ptq_loss(records),
-        "ranges_rescue": lambda: figures.ranges_rescue(records),
+        "sweet_spot": lambda: ptq.figures.sweet_spot(records),
+        "ptq_loss": lambda: ptq.figures.ptq_loss(records),
+        "ranges_rescue": lambda: ptq.figures.ranges_rescue(records),
         "weight_distributions": lambda: weight_distributions(
             load_weights(store, paired_losses(records), WEIGHTS_AT, profile)
         ),
@@ -141,17 +132,17 @@ def _training(store: ResultStore, folder: Path, profile: str | None) -> list[Pat
     timed = _recorded(store, "mixed_precision", profile)
     curves = load_curves(store, profile) if len(trained) else pd.DataFrame()
     shown = {
-        "qat": (trained, *qat.qat_tables(trained)),
-        "qat_exploration": (trained, *qat_figures.exploration_tables(curves)),
+        "qat": (trained, *qat.gains.qat_tables(trained)),
+        "qat_exploration": (trained, *qat.figures.exploration_tables(curves)),
         "mixed_precision": (timed, *mixed_precision.speedup_tables(timed)),
     }
     written = []
     for name, (records, tidy, table) in shown.items():
         if len(tidy):
             source = provenance(records, f"quarl_nb.report.site: {name}")
-            written += tables.save_table(tidy, table, name, folder, source)
-    drawn = {"figure5_qat": lambda: qat_figures.figure5(trained),
-             "qat_exploration_curves": lambda: qat_figures.exploration(curves)}
+            written += save_table(tidy, table, name, folder, source)
+    drawn = {"figure5_qat": lambda: qat.figures.figure5(trained),
+             "qat_exploration_curves": lambda: qat.figures.exploration(curves)}
     written += _draw(drawn, trained, folder)
     size = {"mixed_precision_speedup": lambda: mixed_precision.speedup_by_size(timed)}
     return written + _draw(size, timed, folder)
@@ -174,7 +165,7 @@ def _named(
     written = []
     for name, table in tables_of(frames).items():
         source = provenance(table.records, f"quarl_nb.report.site: {name}")
-        written += tables.save_table(table.tidy, table.shown, name, folder, source, table.caption)
+        written += save_table(table.tidy, table.shown, name, folder, source, table.caption)
     for name, drawing in drawings_of(frames).items():
         try:
             fig, points = drawing.draw()
@@ -186,16 +177,16 @@ def _named(
 
 
 def load_curves(store: ResultStore, profile: str | None = None) -> pd.DataFrame:
-    """`qat_figures.curves_frame` over the QAT study of the store; empty without records."""
+    """`qat.figures.curves_frame` over the QAT study of the store; empty without records."""
     chosen = profile or store.best_profile("qat")
     records = store.records("qat", chosen) if chosen else []
-    return qat_figures.curves_frame(records, store.arrays)
+    return qat.figures.curves_frame(records, store.arrays)
 
 
 def load_weights(
     store: ResultStore, losses: pd.DataFrame, precision: str, profile: str | None = None
 ) -> pd.DataFrame:
-    """`weights.weights_frame` over both weights studies of the store."""
+    """`ptq.weights.weights_frame` over both weights studies of the store."""
     records = [
         record
         for study in ("weights", "weights_public")
@@ -209,7 +200,7 @@ def _claims(found: pd.DataFrame, records: pd.DataFrame, folder: Path) -> list[Pa
     source = provenance(records, "quarl_nb.report.site: claims")
     columns = ["id", "verdict", "measured", "sentence", "source", "decision", "study"]
     kept = found.assign(records=[" ".join(keys) for keys in found["keys"]])
-    paths = tables.save_table(kept, found[columns], "claims", folder, source)
+    paths = save_table(kept, found[columns], "claims", folder, source)
     results = folder / RESULTS
-    results.write_text(results_markdown(found, tables.ptq_rows(records)), encoding="utf-8")
+    results.write_text(results_markdown(found, ptq.tables.ptq_rows(records)), encoding="utf-8")
     return [*paths, results]

@@ -11,11 +11,10 @@ import pandas as pd
 import pytest
 
 from quarl_nb.render import render_notebook
-from quarl_nb.report import actorq, actorq_curves, actorq_figures, actorq_parts, actorq_site, site
-from quarl_nb.report import actorq_tables as tables
-from quarl_nb.report.actorq_runtime_rules import learner_waits_more
-from quarl_nb.report.style import NothingToDrawError
-from quarl_nb.report.testing import (
+from quarl_nb.report import actorq, site
+from quarl_nb.report.actorq import tables
+from quarl_nb.report.actorq.runtime_rules import learner_waits_more
+from quarl_nb.report.actorq.testing import (
     ENGINES,
     INT8_S,
     LEARNER_S,
@@ -27,6 +26,7 @@ from quarl_nb.report.testing import (
     make_run,
     write_runs,
 )
+from quarl_nb.report.style import NothingToDrawError
 from quarl_nb.store import ResultStore
 
 
@@ -40,15 +40,15 @@ def row_of(table: pd.DataFrame, **where: object) -> pd.Series:
 def test_the_running_mean_counts_episodes_not_evaluations() -> None:
     returns = [[0.0, 2.0], [4.0, 6.0], [8.0, 10.0]]
     # Windows of three episodes: 0 2 | 2 4 6 | 6 8 10.
-    assert actorq_curves.running_mean(returns, window=3).tolist() == [1.0, 4.0, 8.0]
-    assert actorq_curves.running_mean(returns, window=10).tolist() == [1.0, 3.0, 5.0]
-    assert actorq_curves.running_mean([[5.0] * 10, [7.0] * 10]).tolist() == [5.0, 7.0]
+    assert actorq.curves.running_mean(returns, window=3).tolist() == [1.0, 4.0, 8.0]
+    assert actorq.curves.running_mean(returns, window=10).tolist() == [1.0, 3.0, 5.0]
+    assert actorq.curves.running_mean([[5.0] * 10, [7.0] * 10]).tolist() == [5.0, 7.0]
 
 
 def test_curves_are_averaged_over_runs_on_a_common_grid() -> None:
     runs = pd.DataFrame({"curve_wall_s": [[0, 10], [0, 20]],
                          "curve_returns": [[[0] * 10, [100] * 10], [[0] * 10, [100] * 10]]})
-    curves = actorq_curves.on_grid(runs, "curve_wall_s")
+    curves = actorq.curves.on_grid(runs, "curve_wall_s")
     assert curves.x.tolist() == [0, 10, 20]
     assert curves.values.tolist() == [[0, 100, 100], [0, 50, 100]]  # the first ended at 10 s
     assert curves.mean.tolist() == [0, 75, 100]
@@ -57,20 +57,20 @@ def test_curves_are_averaged_over_runs_on_a_common_grid() -> None:
 def test_a_level_is_first_reached_between_two_points_or_never() -> None:
     x = np.array([0.0, 10, 20, 30])
     curves = np.array([[0.0, 50, 100, 40], [0, 50, 60, 70], [90, 0, 100, 100]])
-    found = actorq_curves.crossing(x, curves, np.array([75.0, 75, 75]))
+    found = actorq.curves.crossing(x, curves, np.array([75.0, 75, 75]))
     assert found.tolist() == [15.0, np.inf, 0.0]
-    assert actorq_curves.crossing(x, curves[:1], np.array([50.0])).tolist() == [10.0]
+    assert actorq.curves.crossing(x, curves[:1], np.array([50.0])).tolist() == [10.0]
 
 
 def test_the_level_is_5_percent_below_the_best_also_where_returns_are_negative() -> None:
     curves = np.array([[0.0, 100, 90], [-500, -100, -120], [9.5, 9.5, 9.5]])
-    levels = actorq_curves.reward_level(curves)
+    levels = actorq.curves.reward_level(curves)
     assert levels[:2].tolist() == [95.0, -105.0]
     assert np.isnan(levels[2])  # nothing was learned: there is no time to speak of
 
 
 def test_speedups_are_the_planted_ones_against_both_baselines() -> None:
-    found = actorq.speedups(make_records(["Walker Stand"]))
+    found = actorq.runs.speedups(make_records(["Walker Stand"]))
     assert list(found["actor"]) == list(ENGINES) and set(found["runs"]) == {3}
     int8, torch = (row_of(found, actor=name) for name in ("int8/onnxruntime", "fp32/torch"))
     # Evaluated at 0, 1/3, 2/3 and 1 of 1000 steps: 95 is nine tenths of the way to the third.
@@ -87,7 +87,7 @@ def test_speedups_are_the_planted_ones_against_both_baselines() -> None:
 
 def test_intervals_hold_the_estimate_and_grow_with_the_noise() -> None:
     narrow, wide = (
-        row_of(actorq.speedups(make_records(["Walker Stand"], noise=noise)),
+        row_of(actorq.runs.speedups(make_records(["Walker Stand"], noise=noise)),
                actor="int8/onnxruntime") for noise in (0.02, 0.2)
     )  # fmt: skip
     for row in (narrow, wide):
@@ -100,7 +100,7 @@ def test_one_run_has_no_interval_and_one_that_never_gets_there_no_time() -> None
     def returns(_: str, actor: str, seed: int) -> Sequence[float]:
         return (0, 10, 20) if actor.startswith("int8") else (0, 50, 100)
 
-    found = actorq.speedups(make_records(["Walker Stand"], seeds=(0,), returns=returns))
+    found = actorq.runs.speedups(make_records(["Walker Stand"], seeds=(0,), returns=returns))
     int8, fp16 = (row_of(found, actor=name) for name in ("int8/onnxruntime", "fp16/torch"))
     assert np.isnan(int8["time_s"]) and int8["speedup_torch"] == 0
     assert int8["final_loss"] == pytest.approx(0.8)
@@ -109,15 +109,15 @@ def test_one_run_has_no_interval_and_one_that_never_gets_there_no_time() -> None
 
 def test_only_runs_of_one_setting_are_compared() -> None:
     fast = make_records(["Walker Stand"], ["int8/onnxruntime"], n_actors=8)
-    assert actorq.speedups(fast).empty  # no fp32 run beside them
+    assert actorq.runs.speedups(fast).empty  # no fp32 run beside them
     both = pd.concat([fast, make_records(["Walker Stand"])], ignore_index=True)
-    assert set(actorq.speedups(both)["n_actors"]) == {4}
+    assert set(actorq.runs.speedups(both)["n_actors"]) == {4}
     again = pd.concat([both, both], ignore_index=True)
-    assert set(actorq.speedups(again)["runs"]) == {3}  # a run counts once
+    assert set(actorq.runs.speedups(again)["runs"]) == {3}  # a run counts once
 
 
 def test_a_step_is_the_slower_side_of_two_that_overlap() -> None:
-    parts = actorq_parts.step_parts(make_records(["Walker Stand"], seeds=(0,)))
+    parts = actorq.parts.step_parts(make_records(["Walker Stand"], seeds=(0,)))
     torch = row_of(parts, actor="fp32/torch")
     assert torch["inference"] == pytest.approx(8e-3) and torch["pull"] == pytest.approx(2e-4)
     assert torch["actor_step_s"] == pytest.approx(TORCH_S)
@@ -127,7 +127,7 @@ def test_a_step_is_the_slower_side_of_two_that_overlap() -> None:
     run = make_run("Walker Stand", "fp32/torch", 0, (), steps=100)
     run |= {"n_actors": 2, "run_s": 8.0, "actor_s": {"environment": 1.0, "inference": 3.0},
             "learner_s": {"insert": 1.0, "sample": 1.0, "train": 2.0, "publish": 3.0, "wait": 9.0}}
-    learner_bound = actorq_parts.step_parts(pd.DataFrame([run])).iloc[0]
+    learner_bound = actorq.parts.step_parts(pd.DataFrame([run])).iloc[0]
     assert learner_bound["actor_step_s"] == pytest.approx(0.04)
     assert learner_bound["predicted_step_s"] == pytest.approx(0.07)  # 7 s of 100 steps > 4 s / 2
     assert learner_bound["step_s"] == pytest.approx(0.08)
@@ -136,18 +136,18 @@ def test_a_step_is_the_slower_side_of_two_that_overlap() -> None:
 def test_the_clock_is_the_loops_not_the_cells() -> None:
     records = make_records(["Walker Stand"])
     without = records.drop(columns="run_s")  # then the last evaluated policy's
-    found, again = (actorq_parts.step_parts(frame)["step_s"] for frame in (records, without))
+    found, again = (actorq.parts.step_parts(frame)["step_s"] for frame in (records, without))
     assert found.tolist() == pytest.approx(again.tolist())
     blind = without.assign(curve_wall_s=[[]] * len(without), curve_returns=[[]] * len(without))
-    parts = actorq_parts.step_parts(blind)
+    parts = actorq.parts.step_parts(blind)
     assert parts["step_s"].isna().all() and parts["inference"].notna().all()
-    assert actorq_parts.predicted_speedups(parts).empty
+    assert actorq.parts.predicted_speedups(parts).empty
     assert learner_waits_more(blind).verdict == "not measured"
 
 
 def test_predicted_and_measured_speedups_stand_side_by_side() -> None:
-    pairs = actorq_parts.predicted_speedups(
-        actorq_parts.step_parts(make_records(["Walker Stand"], slower=1.25)))
+    pairs = actorq.parts.predicted_speedups(
+        actorq.parts.step_parts(make_records(["Walker Stand"], slower=1.25)))
     pair = row_of(pairs, actor="int8/onnxruntime", baseline="fp32/onnxruntime")
     assert pair["predicted"] == pytest.approx(ORT_S / INT8_S) == pair["measured"]
     assert pair["load"] == pytest.approx(LEARNER_S / ORT_S)
@@ -157,13 +157,13 @@ def test_predicted_and_measured_speedups_stand_side_by_side() -> None:
 def test_the_bound_of_the_speedup_follows_amdahl() -> None:
     loads = np.array([0.1, 0.25, 0.5, 1.0, 3.0])
     # Actors four times faster: hidden behind the learner from a load of a quarter on.
-    assert actorq_parts.bounded_speedup(loads, 4.0).tolist() == [4, 4, 2, 1, 1]
+    assert actorq.parts.bounded_speedup(loads, 4.0).tolist() == [4, 4, 2, 1, 1]
 
 
 def test_table_3_is_read_by_the_time_of_a_step() -> None:
     records = make_records(["Cartpole Balance"])
-    readings = actorq_parts.step_readings(actorq.speedups(records),
-                                          actorq_parts.step_parts(records))
+    readings = actorq.parts.step_readings(actorq.runs.speedups(records),
+                                          actorq.parts.step_parts(records))
     row = row_of(readings, task="Cartpole Balance")
     # 870.91 s of four actors over 40 000 steps, or over 640 000.
     assert row["as_actor_steps_ms"] == pytest.approx(4 * 870.91 / 40)
@@ -175,14 +175,14 @@ def test_table_3_is_read_by_the_time_of_a_step() -> None:
 
 
 def test_communication_is_compared_at_one_compute_precision() -> None:
-    found = actorq_parts.communication_speedups(actorq_parts.step_parts(communications()))
+    found = actorq.parts.communication_speedups(actorq.parts.step_parts(communications()))
     int8 = row_of(found, communication="int8")
     assert int8["speedup"] == pytest.approx(1.2) and int8["smaller"] == 4
     assert row_of(found, communication="fp32")["speedup"] == 1
 
 
 def test_the_tables_show_what_is_missing() -> None:
-    found = actorq.speedups(make_records(["Walker Stand"]))
+    found = actorq.runs.speedups(make_records(["Walker Stand"]))
     shown = tables.table2(tables.table2_rows(found))
     assert len(shown) == 11
     walker = shown.loc["Walker Stand"]
@@ -193,10 +193,10 @@ def test_the_tables_show_what_is_missing() -> None:
     assert hopper["reward", "95 %, measured"] == "not measured"
     assert hopper["speed-up", "int8 published"] == "1.57"
     assert hopper["speed-up", "int8 over torch fp32"] == ""
-    empty = tables.table2(tables.table2_rows(actorq.speedups(pd.DataFrame())))
+    empty = tables.table2(tables.table2_rows(actorq.runs.speedups(pd.DataFrame())))
     assert set(empty["reward", "95 %, measured"]) == {"not measured"} and len(empty) == 11
     two = pd.concat([make_records(["Walker Stand"], n_actors=n) for n in (1, 4)])
-    shown = tables.table2(tables.table2_rows(actorq.speedups(two)))
+    shown = tables.table2(tables.table2_rows(actorq.runs.speedups(two)))
     assert list(shown.index.names) == ["task", "actors"] and len(shown) == 12
     assert ("Walker Stand", "1") in shown.index and ("Hopper Stand", "") in shown.index
 
@@ -204,29 +204,29 @@ def test_the_tables_show_what_is_missing() -> None:
 def test_figures_plot_what_was_recorded_or_say_why_not() -> None:
     records = make_records(["Walker Stand", "Acrobot (Gym)"])
     for axis in ("time", "steps"):
-        _, points = actorq_figures.convergence(records, axis)
+        _, points = actorq.figures.convergence(records, axis)
         assert set(points["actor"]) == set(ENGINES) and points["mean"].max() == 100
     periods = pd.concat([make_records(["Walker Stand"], ["int8/onnxruntime"], pull_period=period)
                          for period in (30, 1000)])
-    _, points = actorq_figures.staleness(periods)
+    _, points = actorq.figures.staleness(periods)
     ages = points[points["axis"] == "age"].set_index("pull_period")
     assert ages.loc[1000, "age_mean"] == 1000 / 16 and ages.loc[30, "age_mean"] == 30 / 16
-    _, points = actorq_figures.runtime_breakdown(periods)
+    _, points = actorq.figures.runtime_breakdown(periods)
     assert points["inference"].tolist() == pytest.approx([1e-3, 1e-3])
-    _, points = actorq_figures.speedup_map(records)
+    _, points = actorq.figures.speedup_map(records)
     assert set(points["actor"]) == {"fp16/torch", "int8/onnxruntime"} and len(points) == 8
     empty = pd.DataFrame()
-    for draw in (lambda: actorq_figures.convergence(empty, "time"),
-                 lambda: actorq_figures.staleness(records),
-                 lambda: actorq_figures.runtime_breakdown(empty),
-                 lambda: actorq_figures.speedup_map(empty)):
+    for draw in (lambda: actorq.figures.convergence(empty, "time"),
+                 lambda: actorq.figures.staleness(records),
+                 lambda: actorq.figures.runtime_breakdown(empty),
+                 lambda: actorq.figures.speedup_map(empty)):
         with pytest.raises(NothingToDrawError):
             draw()
 
 
 def site_of(store: ResultStore, folder: Path) -> list[Path]:
-    return site._named(store, folder, None, actorq_site.STUDIES, actorq_site.actorq_tables,
-                       actorq_site.actorq_drawings)
+    return site._named(store, folder, None, actorq.site.STUDIES, actorq.site.actorq_tables,
+                       actorq.site.actorq_drawings)
 
 
 def test_the_site_draws_what_the_store_holds(tmp_path: Path) -> None:

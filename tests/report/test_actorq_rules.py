@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import pandas as pd
 import pytest
 
-from quarl_nb.report import actorq_site, claims
-from quarl_nb.report.actorq_rules import (
+from quarl_nb.report import actorq, claims
+from quarl_nb.report.actorq.rules import (
     as_slow_as_fp32,
     fewer_steps,
     rare_pulls_harm,
@@ -17,7 +17,7 @@ from quarl_nb.report.actorq_rules import (
     speedup_above,
     speedup_range,
 )
-from quarl_nb.report.actorq_runtime_rules import (
+from quarl_nb.report.actorq.runtime_rules import (
     communication_helps,
     communication_matters_little,
     inference_dominates,
@@ -26,7 +26,7 @@ from quarl_nb.report.actorq_runtime_rules import (
     policy_smaller,
     transfers_faster,
 )
-from quarl_nb.report.testing import communications, make_records
+from quarl_nb.report.actorq.testing import communications, make_records
 
 
 def test_speedups_decide_only_in_the_papers_setting() -> None:
@@ -140,7 +140,7 @@ def test_every_claim_with_a_rule_is_judged_without_an_error() -> None:
               "actorq_runtime": communications(pull_period=30),
               "actorq_staleness": make_records(["Walker Stand"])}
     found = claims.verdicts(lambda study: frames.get(study, pd.DataFrame()))
-    judged = found[found["study"].isin(actorq_site.STUDIES) & (found["rule"] != "")]
+    judged = found[found["study"].isin(actorq.site.STUDIES) & (found["rule"] != "")]
     assert len(judged) >= 18 and (judged["verdict"] != "not measured").sum() >= 10
     speed = judged[judged["id"] == "actorq-speedup-1.5-2.5"].iloc[0]
     assert speed["verdict"] == "inconclusive" and "2 of 11 tasks" in speed["measured"]

@@ -2,8 +2,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from quarl_nb.report import actorq_variant_rules as rules
-from quarl_nb.report.actorq_variants import variant_figure, variant_rows, variant_table
+from quarl_nb.report.actorq import variant_rules as rules
+from quarl_nb.report.actorq.variants import variant_figure, variant_rows, variant_table
 from quarl_nb.report.style import NothingToDrawError
 
 SEEDS = range(8)

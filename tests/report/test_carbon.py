@@ -10,12 +10,7 @@ import pytest
 
 from quarl_nb.power import grid_intensity
 from quarl_nb.report import carbon
-from quarl_nb.report.carbon import ALL, PARTS, Assumptions, costed_runs, emissions, mean_ratio
-from quarl_nb.report.carbon_rules import carbon_follows_speed, carbon_mean, carbon_range
-from quarl_nb.report.carbon_sensitivity import GRIDS, PROCESSORS, sensitivity, sensitivity_table
-from quarl_nb.report.carbon_studies import study_energy, study_energy_table
-from quarl_nb.report.carbon_tables import carbon_table, metering, savings, sides_table
-from quarl_nb.report.testing import (
+from quarl_nb.report.actorq.testing import (
     ACTING_S,
     INT8_S,
     LEARNING_S,
@@ -26,6 +21,11 @@ from quarl_nb.report.testing import (
     make_records,
     with_energy,
 )
+from quarl_nb.report.carbon.costs import ALL, PARTS, Assumptions, costed_runs, emissions, mean_ratio
+from quarl_nb.report.carbon.rules import carbon_follows_speed, carbon_mean, carbon_range
+from quarl_nb.report.carbon.sensitivity import GRIDS, PROCESSORS, sensitivity, sensitivity_table
+from quarl_nb.report.carbon.studies import study_energy, study_energy_table
+from quarl_nb.report.carbon.tables import carbon_table, metering, savings, sides_table
 
 TORCH, ORT, INT8 = "fp32/torch", "fp32/onnxruntime", "int8/onnxruntime"
 KG_PER_J = 1e-7  # 0.36 kg/kWh
@@ -60,7 +60,7 @@ def test_carbon_to_the_return_and_per_million_steps_is_the_planted_one() -> None
     for actor, whole in ((TORCH, torch), (INT8, int8)):
         assert row_of(found, actor)["kg"] == pytest.approx(REACHED * whole * KG_PER_J)
         assert row_of(found, actor, "million steps")["kg"] == pytest.approx(1e3 * whole * KG_PER_J)
-    for per in carbon.PERS:
+    for per in carbon.costs.PERS:
         row = row_of(found, INT8, per)
         ends = [row[f"ratio_torch{end}"] for end in ("", "_low", "_high")]
         assert ends == pytest.approx(3 * [torch / int8])  # runs are alike
@@ -69,7 +69,7 @@ def test_carbon_to_the_return_and_per_million_steps_is_the_planted_one() -> None
 
 def test_parts_are_their_own_and_add_up() -> None:
     found = emissions(planted(spread=0.2, noise=0.1))
-    for per in carbon.PERS:
+    for per in carbon.costs.PERS:
         for actor in (TORCH, ORT, INT8):
             parts = [row_of(found, actor, per, part)["kg"] for part in PARTS]
             assert sum(parts) == pytest.approx(row_of(found, actor, per)["kg"], rel=1e-9)

@@ -8,10 +8,10 @@ import pandas as pd
 import pytest
 
 from quarl_nb.render import render_notebook
-from quarl_nb.report import carbon_figures, carbon_site
-from quarl_nb.report.carbon import emissions
+from quarl_nb.report import carbon
+from quarl_nb.report.actorq.testing import TASKS, make_records, with_energy, write_runs
+from quarl_nb.report.carbon.costs import emissions
 from quarl_nb.report.style import NothingToDrawError
-from quarl_nb.report.testing import TASKS, make_records, with_energy, write_runs
 from quarl_nb.store import ResultStore
 
 ACTORS = ("fp32/torch", "fp32/onnxruntime", "int8/onnxruntime")
@@ -19,12 +19,12 @@ NOTEBOOK = Path(__file__).resolve().parents[2] / "notebooks" / "09_carbon.ipynb"
 
 
 def frames_of(actorq: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    return {name: pd.DataFrame() for name in carbon_site.STUDIES} | {"actorq": actorq}
+    return {name: pd.DataFrame() for name in carbon.site.STUDIES} | {"actorq": actorq}
 
 
 def test_tables_and_figures_are_there_or_left_out() -> None:
     frames = frames_of(with_energy(make_records(["Walker Stand"], ACTORS)))
-    made = carbon_site.carbon_tables(frames)
+    made = carbon.site.carbon_tables(frames)
     assert set(made) == {
         "carbon_energy_by_study", "carbon_energy_of_training", "carbon_per_return",
         "carbon_per_million_steps", "carbon_sides_per_return", "carbon_sides_per_million_steps",
@@ -34,24 +34,24 @@ def test_tables_and_figures_are_there_or_left_out() -> None:
     assert set(whole["part"]) == {"all"} and set(whole["per"]) == {"return"} and len(whole) == 3
     assert len(made["carbon_energy_by_study"].records) == 9
     plain = frames_of(make_records(["Walker Stand"], ACTORS))  # no energy in them
-    assert not carbon_site.carbon_tables(plain)
-    for drawing in carbon_site.carbon_drawings(plain).values():
+    assert not carbon.site.carbon_tables(plain)
+    for drawing in carbon.site.carbon_drawings(plain).values():
         with pytest.raises(NothingToDrawError, match="CPU-seconds"):
             drawing.draw()
     without_int8 = frames_of(with_energy(make_records(["Walker Stand"], ACTORS[:2])))
     with pytest.raises(NothingToDrawError, match="no quantized and fp32 actors"):
-        carbon_site.carbon_drawings(without_int8)["carbon_ratios"].draw()
-    assert "carbon_per_return" in carbon_site.carbon_tables(without_int8)
+        carbon.site.carbon_drawings(without_int8)["carbon_ratios"].draw()
+    assert "carbon_per_return" in carbon.site.carbon_tables(without_int8)
 
 
 def test_bars_are_the_ratios_and_stacks_the_grams() -> None:
     rows = emissions(with_energy(make_records(list(TASKS)[:2], ACTORS)))
-    fig, points = carbon_figures.carbon_ratios(rows)
+    fig, points = carbon.figures.carbon_ratios(rows)
     assert len(points) == 2 * 2 * 2  # tasks, baselines, panels
     widths = [bar.get_width() for ax in fig.axes for box in ax.containers for bar in box
               if hasattr(bar, "get_width")]  # fmt: skip
     assert sorted(widths) == pytest.approx(sorted(points["ratio"]))
-    fig, parts = carbon_figures.carbon_by_part(rows)
+    fig, parts = carbon.figures.carbon_by_part(rows)
     tops = [float(text.get_text()) for ax in fig.axes for text in ax.texts]
     stacks = parts[["learner", "actors", "quantizer", "memory"]].sum(axis=1)
     assert sorted(tops) == pytest.approx(sorted(stacks), rel=1e-2)

@@ -10,7 +10,8 @@ import pandas as pd
 import pytest
 
 from quarl_nb.errors import QuarlError
-from quarl_nb.report import claims, rules, sweet_spots
+from quarl_nb.report import claims
+from quarl_nb.report.ptq import rules, sweet_spots
 
 SEEDS = Path(__file__).resolve().parents[3] / "shared" / "seeds"
 WIDTHS = tuple(f"affine{bits}" for bits in range(2, 17))

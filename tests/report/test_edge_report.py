@@ -7,8 +7,9 @@ import pandas as pd
 import pytest
 
 from quarl_nb.errors import QuarlError
-from quarl_nb.report import edge, edge_figures, edge_site, edge_success, edge_tables
-from quarl_nb.report.edge_testing import (
+from quarl_nb.report import edge
+from quarl_nb.report.edge import timings
+from quarl_nb.report.edge.testing import (
     NETWORKS,
     RAM,
     RUNTIME,
@@ -22,17 +23,17 @@ from quarl_nb.report.style import NothingToDrawError
 
 
 def test_times_stand_side_by_side_with_speedups_of_the_same_runtime() -> None:
-    rows = edge.latency_rows(timed()).set_index(["policy", "precision", "runtime", "machine"])
+    rows = timings.latency_rows(timed()).set_index(["policy", "precision", "runtime", "machine"])
     assert len(rows) == 3 * 3 * 2 * 2
-    row = rows.loc["Policy II", "int8", "c", edge.HERE]
+    row = rows.loc["Policy II", "int8", "c", timings.HERE]
     assert row["latency_s"] == pytest.approx(2.5e-6) and row["speedup"] == pytest.approx(4)
     assert row["speedup_low"] == pytest.approx(4 * 0.9 / 1.1)
     assert row["speedup_high"] == pytest.approx(4 * 1.1 / 0.9)
     assert row["keys"] == ("256x3/fp32/c", "256x3/int8/c")
-    board = rows.loc["Policy III", "fp32", "c", edge.PAPERS_BOARD]
+    board = rows.loc["Policy III", "fp32", "c", timings.PAPERS_BOARD]
     assert board["source"] == "modelled" and np.isnan(board["low_s"]) and np.isnan(board["speedup"])
     assert board["bound_by"] == "memory" and row["bound_by"] == ""
-    assert rows.loc["Policy III", "int8", "c", edge.PAPERS_BOARD]["bound_by"] == "arithmetic"
+    assert rows.loc["Policy III", "int8", "c", timings.PAPERS_BOARD]["bound_by"] == "arithmetic"
     assert board["free_bytes"] == RAM - SYSTEM - RUNTIME - 11_000_000
 
 
@@ -41,33 +42,33 @@ def test_a_board_that_was_imported_is_one_more_machine() -> None:
     boards = pd.DataFrame([imported([22, 64, 64, 64, 25], "fp32", 30, pi),
                            imported([22, 64, 64, 64, 25], "int8", 10, pi),
                            imported([4, 9, 8, 2], "int8", 1, pi)])
-    rows = edge.latency_rows(pd.concat([timed(), boards]))
+    rows = timings.latency_rows(pd.concat([timed(), boards]))
     ours = rows[rows["machine"] == pi].set_index(["network", "precision"])
     assert ours.loc[("64x3", "int8"), "speedup"] == pytest.approx(3)
     assert ours.loc[("64x3", "int8"), "policy"] == "Policy I"
     assert ours.loc[("9-8", "int8"), "policy"] == ""
-    shown = edge_tables.table6(rows, pd.DataFrame())
+    shown = edge.tables.table6(rows, pd.DataFrame())
     assert shown.loc[("Policy I", "int8"), ("speed-up over fp32", f"measured, {pi}, C")] == "3×"
-    assert (pi, "measured, C", "9-8") in edge_tables.boards_table(rows).index
+    assert (pi, "measured, C", "9-8") in edge.tables.boards_table(rows).index
 
 
 def test_networks_are_named_as_in_the_studies() -> None:
-    assert edge.network_name([64, 64, 64]) == "64x3"
-    assert edge.network_name([4096, 512, 1024]) == "4096-512-1024"
-    assert edge.network_name([]) == "linear"
-    assert edge.policies() == NETWORKS
+    assert timings.network_name([64, 64, 64]) == "64x3"
+    assert timings.network_name([4096, 512, 1024]) == "4096-512-1024"
+    assert timings.network_name([]) == "linear"
+    assert timings.policies() == NETWORKS
 
 
 def test_published_times_are_those_of_the_paper() -> None:
-    rows = edge.published_times().set_index(["policy", "precision"])
+    rows = timings.published_times().set_index(["policy", "precision"])
     assert rows.loc[("Policy II", "fp32"), "latency_s"] == pytest.approx(0.13349)
     assert rows.loc[("Policy III", "int8"), "speedup"] == 18.85
-    rates = edge_success.published_success().set_index(["policy", "precision"])
+    rates = edge.success.published_success().set_index(["policy", "precision"])
     assert rates.loc[("Policy III", "int8"), "fall"] == pytest.approx(0.11)
 
 
 def test_what_swapping_would_have_to_explain_by_hand() -> None:
-    rows = edge.explanation_rows(timed()).set_index(["policy", "precision"])
+    rows = timings.explanation_rows(timed()).set_index(["policy", "precision"])
     assert len(rows) == 6  # int4 was not published
     row = rows.loc[("Policy II", "fp32")]
     assert row["published_s"] == pytest.approx(0.13349) and row["modelled_s"] == pytest.approx(1e-3)
@@ -75,7 +76,7 @@ def test_what_swapping_would_have_to_explain_by_hand() -> None:
     assert row["flash_over_weights"] == pytest.approx(20e6 * 0.13249 / 600_000)
     assert row["said_to_exceed"] and not row["exceeds"]
     assert not rows.loc[("Policy III", "int8"), "said_to_exceed"]
-    text = edge.explanation_text(rows.reset_index())
+    text = timings.explanation_text(rows.reset_index())
     assert "none of them exceeds it: the largest, Policy III in fp32, makes a process of 71 MB, " \
            "where 900 MB are left" in text
     # 0.6 MB would not fit where 2.75 MB do, whatever else the process holds.
@@ -83,17 +84,17 @@ def test_what_swapping_would_have_to_explain_by_hand() -> None:
 
 
 def test_a_board_that_is_too_small_is_told() -> None:
-    rows = edge.explanation_rows(timed(ram=SYSTEM + RUNTIME + 10_000_000))
+    rows = timings.explanation_rows(timed(ram=SYSTEM + RUNTIME + 10_000_000))
     assert list(rows["exceeds"]) == [False, False, False, False, True, False]
-    assert "one of them exceeds it" in edge.explanation_text(rows)
-    assert "swap" not in edge.explanation_text(rows)
-    bound = edge.latency_rows(timed(ram=SYSTEM + RUNTIME + 10_000_000))["bound_by"]
+    assert "one of them exceeds it" in timings.explanation_text(rows)
+    assert "swap" not in timings.explanation_text(rows)
+    bound = timings.latency_rows(timed(ram=SYSTEM + RUNTIME + 10_000_000))["bound_by"]
     assert "flash" in set(bound)
 
 
 def test_table6_has_published_measured_and_modelled() -> None:
-    rates = edge_success.success_rows(flights({("int8", "minmax"): 0.8}))
-    shown = edge_tables.table6(edge.latency_rows(timed()), rates)
+    rates = edge.success.success_rows(flights({("int8", "minmax"): 0.8}))
+    shown = edge.tables.table6(timings.latency_rows(timed()), rates)
     assert len(shown) == 9
     row = shown.loc[("Policy III", "int8")]
     times, ratios = row["one decision (ms)"], row["speed-up over fp32"]
@@ -103,7 +104,7 @@ def test_table6_has_published_measured_and_modelled() -> None:
     assert ratios["modelled, Raspberry Pi 3B"] == "4×"
     assert row["process (MB)", "measured, this machine, ORT"] == "62.8"
     assert row["success", "published"] == "75%"
-    assert row["success", edge_tables.MEASURED].startswith("80.0% [77.4%, 82.4%]")
+    assert row["success", edge.tables.MEASURED].startswith("80.0% [77.4%, 82.4%]")
     int4 = shown.loc[("Policy III", "int4")]
     assert int4["one decision (ms)", "published, Raspberry Pi 3B"] == ""
     kinds = {where.split(",")[0] for head, where in shown.columns if head.startswith("one")}
@@ -112,24 +113,24 @@ def test_table6_has_published_measured_and_modelled() -> None:
 
 def test_without_records_the_published_table_stands_alone() -> None:
     nothing = pd.DataFrame()
-    assert edge.latency_rows(nothing).empty and edge_success.success_rows(nothing).empty
-    assert edge_success.success_rows(timed()).empty and edge.latency_rows(flights({})).empty
-    shown = edge_tables.table6(nothing, nothing)
+    assert timings.latency_rows(nothing).empty and edge.success.success_rows(nothing).empty
+    assert edge.success.success_rows(timed()).empty and timings.latency_rows(flights({})).empty
+    shown = edge.tables.table6(nothing, nothing)
     assert shown.loc[("Policy I", "fp32"), ("success", "published")] == "60%"
-    for rows in (edge.explanation_rows, edge.emulated_rows, edge.board_inputs):
+    for rows in (timings.explanation_rows, timings.emulated_rows, timings.board_inputs):
         assert rows(nothing).empty
     for table in ("explanation_table", "boards_table", "inputs_table", "emulated_table",
                   "success_table", "falls_table"):
-        assert getattr(edge_tables, table)(nothing).empty
+        assert getattr(edge.tables, table)(nothing).empty
     for draw in ("memory_bars", "success_figure", "success_against_latency"):
         with pytest.raises(NothingToDrawError):
-            getattr(edge_figures, draw)(nothing)
-    frames = dict.fromkeys(edge_site.STUDIES, nothing)
-    assert edge_site.edge_tables(frames) == {} and edge_site.joined(frames).empty
+            getattr(edge.figures, draw)(nothing)
+    frames = dict.fromkeys(edge.site.STUDIES, nothing)
+    assert edge.site.edge_tables(frames) == {} and edge.site.joined(frames).empty
 
 
 def test_falls_are_those_planted() -> None:
-    rows = edge_success.success_rows(flights({
+    rows = edge.success.success_rows(flights({
         ("int8", "minmax"): 0.78, ("int8", "per_channel"): 0.9, ("affine5", "qat"): 0.88,
     })).set_index(["policy", "precision", "method"])  # fmt: skip
     assert list(rows.index[:4]) == [
@@ -145,7 +146,7 @@ def test_falls_are_those_planted() -> None:
     kept = rows.loc["Policy II", "int8", "per_channel"]
     assert kept["fall"] == 0 and kept["p_no_loss"] < 0.01
     assert rows.loc["Policy II", "affine5", "qat"]["kernel"] == "int8"
-    shown = edge_tables.success_table(rows.reset_index()).set_index(["policy", "precision"])
+    shown = edge.tables.success_table(rows.reset_index()).set_index(["policy", "precision"])
     int8 = shown.loc[("Policy I", "int8")]
     assert list(int8["fall, published"]) == ["15", ""]  # what was published is min-max
     assert int8["fall, measured [95 %]"].iloc[0].startswith("+12.0 [+9.9, +14.")
@@ -153,7 +154,7 @@ def test_falls_are_those_planted() -> None:
 
 def test_falls_in_short_have_a_row_a_method_and_a_column_a_precision() -> None:
     flown = {("int8", "minmax"): 0.78, ("int8", "per_channel"): 0.9, ("affine5", "qat"): 0.85}
-    table = edge_tables.falls_table(edge_success.success_rows(flights(flown)))
+    table = edge.tables.falls_table(edge.success.success_rows(flights(flown)))
     assert list(table) == ["policy", "success in fp32 [95 %]", "method", "int8", "affine5"]
     assert list(table["method"][:3]) == ["PTQ, min-max", "PTQ, per channel", "QAT"]
     assert list(table["policy"][:4]) == ["Policy I", "", "", "Policy II"]
@@ -166,7 +167,7 @@ def test_trainings_with_quantization_are_pooled() -> None:
     one = flights({("affine4", "qat"): 0.8})
     other = flights({("affine4", "qat"): 0.6}).assign(seed=1)
     both = pd.concat([one, other[other["method"] == "qat"]], ignore_index=True)
-    rows = edge_success.success_rows(both)
+    rows = edge.success.success_rows(both)
     row = rows[(rows["policy"] == "Policy I") & (rows["method"] == "qat")].iloc[0]
     assert row["trainings"] == 2 and row["episodes"] == 2000
     assert row["success"] == pytest.approx(0.7) and row["fall"] == pytest.approx(0.2)
@@ -177,43 +178,43 @@ def test_other_episodes_do_not_compare() -> None:
     at = records.index[records["precision"] == "int8"][0]
     records.at[at, "seeds"] = list(range(1, 1001))
     with pytest.raises(QuarlError, match="int8 and fp32 flew different episodes"):
-        edge_success.success_rows(records)
+        edge.success.success_rows(records)
     pair = ("Policy I", "fp32"), ("Policy I", "int8")
-    assert edge_success.loss_between(records, *pair) is None
+    assert edge.success.loss_between(records, *pair) is None
     records = flights({("int8", "minmax"): 0.81})
-    loss = edge_success.loss_between(records, *pair)
+    loss = edge.success.loss_between(records, *pair)
     assert loss is not None and loss.interval.value == pytest.approx(0.1)
 
 
 def test_policies_that_stopped_early_stand_below_the_others_and_beside_what_was_published() -> None:
     two = {"Policy I": "64x3", "Policy II": "256x3"}
-    early = flights({("int8", "minmax"): 0.5}, base=0.6, networks=two, ending=edge_success.EARLY)
+    early = flights({("int8", "minmax"): 0.5}, base=0.6, networks=two, ending=edge.success.EARLY)
     every = pd.concat([early, flights({("int8", "minmax"): 0.81})], ignore_index=True)
-    rows = edge_success.success_rows(every)
-    names = [*NETWORKS, *map(edge_success.stopped, two)]
+    rows = edge.success.success_rows(every)
+    names = [*NETWORKS, *map(edge.success.stopped, two)]
     assert list(rows["policy"].unique()) == names
     found = rows.set_index(["policy", "precision"])["fall"]
     assert found["Policy I", "int8"] == pytest.approx(0.09)
     assert found["Policy I, stopped early", "int8"] == pytest.approx(0.1)
-    shown = edge_tables.success_table(rows).set_index(["policy", "precision"])
+    shown = edge.tables.success_table(rows).set_index(["policy", "precision"])
     assert shown.loc[("Policy II, stopped early", "int8"), "fall, published"] == "14"
-    table6 = edge_tables.table6(pd.DataFrame(), rows)
-    assert table6.loc[("Policy I", "int8"), ("success", edge_tables.MEASURED)].startswith("81.0%")
-    loss = edge_success.loss_between(every, ("Policy I", "fp32"), ("Policy I", "int8"))
+    table6 = edge.tables.table6(pd.DataFrame(), rows)
+    assert table6.loc[("Policy I", "int8"), ("success", edge.tables.MEASURED)].startswith("81.0%")
+    loss = edge.success.loss_between(every, ("Policy I", "fp32"), ("Policy I", "int8"))
     assert loss is not None and loss.interval.value == pytest.approx(0.1)  # 0.09 of 0.9
-    fig, points = edge_figures.success_figure(every)
+    fig, points = edge.figures.success_figure(every)
     assert [ax.get_title() for ax in fig.axes] == names and len(points) == 10
-    _, latencies = edge_figures.success_against_latency(pd.concat([timed(), every]))
+    _, latencies = edge.figures.success_against_latency(pd.concat([timed(), every]))
     assert set(latencies["policy"]) == {*NETWORKS}
 
 
 def test_a_policy_that_never_succeeds_has_no_fall() -> None:
-    rows = edge_success.success_rows(flights({("int8", "minmax"): 0.0}, base=0.0))
+    rows = edge.success.success_rows(flights({("int8", "minmax"): 0.0}, base=0.0))
     assert rows["fall"].isna().all() and (rows["p_no_loss"] == 1).all()
 
 
 def test_memory_figure_plots_boards_and_processes() -> None:
-    fig, points = edge_figures.memory_bars(timed())
+    fig, points = edge.figures.memory_bars(timed())
     boards = points[points["source"] == "modelled"]
     assert list(boards["precision"]) == ["fp32", "int8", "int4"]
     assert set(boards["policy"]) == {"Policy III"}
@@ -226,13 +227,13 @@ def test_memory_figure_plots_boards_and_processes() -> None:
 
 def test_success_figure_has_a_panel_a_policy() -> None:
     rates = {("int8", "minmax"): 0.8, ("affine4", "minmax"): 0.1, ("affine4", "qat"): 0.7}
-    fig, points = edge_figures.success_figure(flights(rates))
+    fig, points = edge.figures.success_figure(flights(rates))
     assert [ax.get_title() for ax in fig.axes] == [*NETWORKS]
     assert [tick.get_text() for tick in fig.axes[0].get_xticklabels()] == [
         "fp32", "int8", "affine4"]  # fmt: skip
     assert len(points) == 12
     one = {"Policy II": "256x3"}
-    fig, _ = edge_figures.success_figure(flights(rates, networks=one))
+    fig, _ = edge.figures.success_figure(flights(rates, networks=one))
     assert len(fig.axes) == 1
 
 
@@ -240,7 +241,7 @@ def test_success_takes_the_time_of_the_kernel_that_holds_the_width() -> None:
     rates = {("int8", "minmax"): 0.8, ("affine8", "qat"): 0.9, ("affine5", "qat"): 0.85,
              ("fp16", "minmax"): 0.9}  # fmt: skip
     records = pd.concat([timed(), flights(rates)], ignore_index=True)
-    fig, points = edge_figures.success_against_latency(records)
+    fig, points = edge.figures.success_against_latency(records)
     ours = points[(points["policy"] == "Policy II") & (points["source"] == "measured")]
     found = ours.set_index("precision")["latency_s"].to_dict()
     # affine8 succeeds more than int8, and takes its place; fp16 has no kernel.
@@ -256,27 +257,27 @@ def test_emulated_cores_tell_instructions_and_bytes() -> None:
         "instructions": 2400 * share, "code_bytes": 3000, "constant_bytes": 40_000 * share,
         "writable_bytes": 0, "stack_bytes": 500, "observations": 64, "actions_as_recorded": 64,
     } for precision, share in SHARE.items()])  # fmt: skip
-    found = edge.emulated_rows(pd.concat([rows, timed()]))
+    found = timings.emulated_rows(pd.concat([rows, timed()]))
     assert list(found["precision"]) == ["fp32", "int8", "int4"]
     assert found["least_s"].iloc[0] == pytest.approx(2400 / 2.4e9)  # two a cycle at 1.2 GHz
-    shown = edge_tables.emulated_table(found)
+    shown = edge.tables.emulated_table(found)
     assert list(shown["instructions, measured"]) == ["2,400", "600", "300"]
     assert set(shown["actions as simulated"]) == {"100%"}
-    assert edge.latency_rows(rows).empty  # an emulator tells no time
+    assert timings.latency_rows(rows).empty  # an emulator tells no time
 
 
 def test_every_input_of_the_model_is_listed_with_its_source() -> None:
-    found = edge.board_inputs(timed())
+    found = timings.board_inputs(timed())
     assert list(found["input"]) == ["ram_bytes", "system_bytes", "flash"]
-    assert edge_tables.inputs_table(found)["value (SI units, bytes)"].iloc[0] == "1,000,000,000"
+    assert edge.tables.inputs_table(found)["value (SI units, bytes)"].iloc[0] == "1,000,000,000"
     assert "assumed: a card" in set(found["source"])
 
 
 def test_the_site_writes_what_is_recorded() -> None:
     nothing = pd.DataFrame()
     frames = {"edge": timed(), "edge_board": nothing, "navigation": flights({})}
-    assert set(edge_site.edge_tables(frames)) == {
+    assert set(edge.site.edge_tables(frames)) == {
         "table6_edge", "edge_explanation", "edge_boards", "edge_success"}  # fmt: skip
-    assert all(drawing.draw()[1].size for drawing in edge_site.edge_drawings(frames).values())
+    assert all(drawing.draw()[1].size for drawing in edge.site.edge_drawings(frames).values())
     alone = frames | {"edge": nothing}
-    assert set(edge_site.edge_tables(alone)) == {"edge_success"}
+    assert set(edge.site.edge_tables(alone)) == {"edge_success"}

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
-from quarl_nb.report import edge_rules
+from quarl_nb.report import edge
 from quarl_nb.report.claims import RULES, load_claims
-from quarl_nb.report.edge_success import EARLY
-from quarl_nb.report.edge_testing import RUNTIME, SYSTEM, flights, imported, measured_row, timed
+from quarl_nb.report.edge.success import EARLY
+from quarl_nb.report.edge.testing import RUNTIME, SYSTEM, flights, imported, measured_row, timed
 
 PI = "Raspberry Pi 3 Model B Rev 1.2"
 HIDDEN = {"64x3": [64, 64, 64], "256x3": [256, 256, 256], "4096-512-1024": [4096, 512, 1024]}
@@ -41,13 +41,13 @@ def test_every_claim_of_appendix_b3_has_a_rule() -> None:
 
 
 def test_time_is_told_but_not_judged_away_from_the_papers_board() -> None:
-    found = edge_rules.int8_speedup(timed(30.0), ["Policy II", "Policy III"], low=18)
+    found = edge.rules.int8_speedup(timed(30.0), ["Policy II", "Policy III"], low=18)
     assert found.verdict == "inconclusive"
     assert "on this machine in C Policy II 30.00x, Policy III 30.00x" in found.measured
     assert "modelled for Raspberry Pi 3B" in found.measured
     assert "not measured on a Raspberry Pi 3B" in found.measured
     other = on_the_board({"256x3": 30.0}, "Raspberry Pi 4 Model B")
-    assert edge_rules.int8_speedup(other, ["Policy II"], low=18).verdict == "inconclusive"
+    assert edge.rules.int8_speedup(other, ["Policy II"], low=18).verdict == "inconclusive"
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_time_is_told_but_not_judged_away_from_the_papers_board() -> None:
     [({"256x3": 19.0}, "reproduced"), ({"256x3": 4.0}, "not reproduced")],
 )
 def test_eighteen_times_on_the_papers_board(ratios, verdict) -> None:
-    found = edge_rules.int8_speedup(on_the_board(ratios), ["Policy II", "Policy III"], low=18)
+    found = edge.rules.int8_speedup(on_the_board(ratios), ["Policy II", "Policy III"], low=18)
     assert found.verdict == verdict and f"{PI} in C Policy II" in found.measured
     assert found.interval is not None and found.interval.value == pytest.approx(ratios["256x3"])
 
@@ -64,7 +64,7 @@ def test_eighteen_times_on_the_papers_board(ratios, verdict) -> None:
                                                 (3.0, "not reproduced")])  # fmt: skip
 def test_the_smallest_policy_gains_between_one_and_two(ratio, verdict) -> None:
     records = on_the_board({"64x3": ratio})
-    assert edge_rules.int8_speedup(records, ["Policy I"], low=1, high=2).verdict == verdict
+    assert edge.rules.int8_speedup(records, ["Policy I"], low=1, high=2).verdict == verdict
 
 
 @pytest.mark.parametrize(
@@ -81,33 +81,33 @@ def test_the_larger_policy_in_int8_must_be_faster_and_as_good(ratio, int8_succes
     if int8_success is not None:
         flown = flights({("int8", "minmax"): int8_success})
         records = pd.concat([records, flown], ignore_index=True)
-    found = edge_rules.larger_int8_faster(records, "Policy III", "Policy II")
+    found = edge.rules.larger_int8_faster(records, "Policy III", "Policy II")
     assert found.verdict == verdict
     assert f"{ratio / 10:.2f}x" in found.measured
-    assert edge_rules.larger_int8_faster(timed(), "Policy III", "Policy II").verdict \
+    assert edge.rules.larger_int8_faster(timed(), "Policy III", "Policy II").verdict \
         == "inconclusive"  # fmt: skip
 
 
 def test_resident_memory_counts_the_whole_process() -> None:
     # C: 12 MB over 3.75 MB; ONNX Runtime: 71 over 62.75.
-    found = edge_rules.resident_memory_smaller(timed(), factor=3.8)
+    found = edge.rules.resident_memory_smaller(timed(), factor=3.8)
     assert found.verdict == "not reproduced"
     assert "3.20 times smaller in C, 1.13 times smaller in ORT" in found.measured
     assert "weights alone 4.00 to 4.00 times" in found.measured
-    assert edge_rules.resident_memory_smaller(timed(), factor=3.0).verdict == "reproduced"
+    assert edge.rules.resident_memory_smaller(timed(), factor=3.0).verdict == "reproduced"
     one = pd.DataFrame([measured_row("64x3", "fp32", "c", 1)])
-    assert edge_rules.resident_memory_smaller(one, factor=3.8).verdict == "not measured"
+    assert edge.rules.resident_memory_smaller(one, factor=3.8).verdict == "not measured"
 
 
 def test_swapping_is_judged_by_the_bytes() -> None:
-    found = edge_rules.fp32_exceeds_memory(timed())
+    found = edge.rules.fp32_exceeds_memory(timed())
     assert found.verdict == "not reproduced" and "none of them exceeds it" in found.measured
     assert set(found.keys) == {
         f"pi/{network}/{precision}/onnxruntime" for network in HIDDEN
         for precision in ("fp32", "int8")}  # fmt: skip
     # Room for all but Policy III in fp32: one of the two that were said to exceed it.
     small = timed(ram=SYSTEM + RUNTIME + 10_000_000)
-    assert edge_rules.fp32_exceeds_memory(small).verdict == "inconclusive"
+    assert edge.rules.fp32_exceeds_memory(small).verdict == "inconclusive"
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def test_swapping_is_judged_by_the_bytes() -> None:
 )
 def test_the_fall_at_int8_is_compared_with_the_published_one(rate, verdict) -> None:
     rates = {("int8", "minmax"): rate, ("int8", "per_channel"): 0.89}
-    found = edge_rules.success_falls(flights(rates), low=0.11, high=0.15)
+    found = edge.rules.success_falls(flights(rates), low=0.11, high=0.15)
     assert found.verdict == verdict
     assert f"Policy I {100 * (0.9 - rate):.1f} [" in found.measured
     assert "least: Policy I 1.0 (per_channel)" in found.measured
@@ -134,7 +134,7 @@ def test_a_fall_with_no_more_success_than_published_is_told_apart(learned, early
         flights({("int8", "minmax"): learned}),
         flights({("int8", "minmax"): early}, base=0.6, networks={"Policy I": "64x3"}, ending=EARLY),
     ], ignore_index=True)  # fmt: skip
-    found = edge_rules.success_falls(records, low=0.11, high=0.15)
+    found = edge.rules.success_falls(records, low=0.11, high=0.15)
     assert found.verdict == verdict
     told = found.measured.split("; with no more success than published: Policy I, stopped early ")
     assert told[1].startswith(f"{100 * (0.6 - early):.1f} [")
@@ -143,12 +143,12 @@ def test_a_fall_with_no_more_success_than_published_is_told_apart(learned, early
 
 def test_a_fall_needs_episodes_and_all_three_policies() -> None:
     few = flights({("int8", "minmax"): 0.75}, episodes=20)
-    found = edge_rules.success_falls(few, low=0.11, high=0.15)
+    found = edge.rules.success_falls(few, low=0.11, high=0.15)
     assert found.verdict == "inconclusive" and "only 20 episodes" in found.measured
     one = flights({("int8", "minmax"): 0.77}, networks={"Policy I": "64x3"})
-    assert edge_rules.success_falls(one, low=0.11, high=0.15).verdict == "inconclusive"
+    assert edge.rules.success_falls(one, low=0.11, high=0.15).verdict == "inconclusive"
     smoke = flights({("int8", "minmax"): 0.77}).assign(profile="smoke")
-    assert edge_rules.success_falls(smoke, low=0.11, high=0.15).verdict == "not measured"
+    assert edge.rules.success_falls(smoke, low=0.11, high=0.15).verdict == "not measured"
 
 
 @pytest.mark.parametrize(
@@ -162,7 +162,7 @@ def test_a_fall_needs_episodes_and_all_three_policies() -> None:
 )
 def test_few_bits_pay_where_nothing_is_lost_and_a_kernel_is_faster(rates, ratio, verdict) -> None:
     records = pd.concat([timed(ratio), flights(rates)], ignore_index=True)
-    found = edge_rules.few_bits_pay(records, ["affine5", "affine4"])
+    found = edge.rules.few_bits_pay(records, ["affine5", "affine4"])
     assert found.verdict == verdict
     assert "affine5 (QAT)" in found.measured and "its int8 kernel" in found.measured
     assert "affine4 (QAT) falls by points: Policy I 20.0" in found.measured

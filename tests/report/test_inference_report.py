@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from quarl_nb.report import inference
+from quarl_nb.report.actorq import inference
 from quarl_nb.report.style import NothingToDrawError
 
 # Microseconds by network: torch fp32, ORT fp32, ORT int8.

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from quarl_nb.report import loading
+from quarl_nb.report.actorq import loading
 
 # Milliseconds of a load, by way.
 TIMES = {"state_dict_fp32": 2, "state_dict_fp16": 40, "state_dict_int8": 20, "open_fp32": 30,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from quarl_nb.errors import QuarlError
-from quarl_nb.report import carbon_tables, paper
+from quarl_nb.report import carbon, paper
 
 # Column sums of Table 4, added up from the text of the paper itself (awk over its rows).
 TABLE4_SUMS = {
@@ -95,7 +95,7 @@ def test_carbon_has_every_ratio_of_the_seeds() -> None:
     rows = paper.published("carbon")
     assert rows["source"].is_unique and rows["source"].str.match(r"00[02] ").all()
     assert sorted(rows["value"]) == [1.9, 1.9, 1.9, 2.8, 3.76, 3.8, 3.8, 50]
-    assert carbon_tables.published_ratios() == (1.9, 2.8, 3.76)
+    assert carbon.tables.published_ratios() == (1.9, 2.8, 3.76)
 
 
 def test_unknown_table_is_named() -> None:

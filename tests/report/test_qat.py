@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 from scipy.stats import ttest_1samp
 
-from quarl_nb.report import claims, qat, qat_figures, qat_rules, seeds, site
+from quarl_nb.report import claims, qat, seeds, site
 from quarl_nb.report.style import NothingToDrawError
 from quarl_nb.store import ResultStore
 from quarl_nb.study import Cell
@@ -18,12 +18,12 @@ from quarl_nb.study import Cell
 POLICIES = {"ppo-CartPole-v1": 400.0, "a2c-CartPole-v1": 300.0, "ddpg-HalfCheetah-v5": -200.0}
 BITS = range(2, 9)
 # policy, way -> what it loses, a fraction of |float32|.
-Loss = Callable[[str, qat.Way], float]
+Loss = Callable[[str, qat.gains.Way], float]
 
 
 def planted(
     loss: Loss, n_seeds: int = 3, noise: float = 0.003, episodes: int = 30,
-    policies: Sequence[str] = tuple(POLICIES), extra: Sequence[qat.Way] = (),
+    policies: Sequence[str] = tuple(POLICIES), extra: Sequence[qat.gains.Way] = (),
 ) -> pd.DataFrame:
     """`ResultStore.frame("qat")` with the losses that are asked for, and PTQ copies at all bits."""
     generator = np.random.default_rng(0)
@@ -32,33 +32,33 @@ def planted(
         base, scale = POLICIES[policy], abs(POLICIES[policy])
         algo, _, env_id = policy.partition("-")
 
-        def returns(way: qat.Way, policy=policy, base=base, scale=scale) -> list[float]:
+        def returns(way: qat.gains.Way, policy=policy, base=base, scale=scale) -> list[float]:
             own = base - scale * (loss(policy, way) + noise * generator.standard_normal())
             return list(own + np.linspace(-1, 1, episodes))
 
-        for way in (qat.FP32, *map(qat.minmax, BITS), *extra):
+        for way in (qat.gains.FP32, *map(qat.gains.minmax, BITS), *extra):
             for seed in range(n_seeds):
                 precision, method, regularizer = way
                 row: dict[str, Any] = {
                     "key": f"{policy}{way}{seed}", "profile": "full", "policy": policy,
                     "algo": algo, "env_id": env_id, "precision": precision, "method": method,
                     "regularizer": regularizer, "seed": seed, "returns": returns(way),
-                    "training_s": 10.0 if way == qat.FP32 else 15.0,
+                    "training_s": 10.0 if way == qat.gains.FP32 else 15.0,
                 }
-                if way == qat.FP32:
-                    copies = {f"affine{b}": returns(qat.ptq(f"affine{b}")) for b in BITS}
+                if way == qat.gains.FP32:
+                    copies = {f"affine{b}": returns(qat.gains.ptq(f"affine{b}")) for b in BITS}
                     row["ptq_returns"] = copies
                 rows.append(row)
     return pd.DataFrame(rows)
 
 
-def knee(policy: str, way: qat.Way) -> float:
+def knee(policy: str, way: qat.gains.Way) -> float:
     """No loss down to 5 bits, 30 % below; PTQ loses 10 % at 8 bits."""
     bits = int(way[0].removeprefix("affine")) if way[0] != "fp32" else 8
     return 0.1 if way[1] == "ptq" else 0.3 if bits < 5 else 0.0
 
 
-def none(policy: str, way: qat.Way) -> float:
+def none(policy: str, way: qat.gains.Way) -> float:
     return 0.0
 
 
@@ -77,10 +77,10 @@ def test_seeds_are_tested_by_students_t():
 def test_gains_are_taken_seed_by_seed():
     frame = planted(none, policies=["a2c-CartPole-v1"], noise=0.0)
     for seed, (fp32, four) in enumerate([(100.0, 90.0), (200.0, 200.0), (300.0, 310.0)]):
-        for way, value in ((qat.FP32, fp32), (qat.minmax(4), four)):
+        for way, value in ((qat.gains.FP32, fp32), (qat.gains.minmax(4), four)):
             at = frame["key"] == f"a2c-CartPole-v1{way}{seed}"
             frame.loc[at, "returns"] = pd.Series([[value] * 30], index=frame.index[at])
-    (row,) = qat.gains(qat.trainings(frame), qat.minmax(4)).to_dict("records")
+    (row,) = qat.gains.gains(qat.gains.trainings(frame), qat.gains.minmax(4)).to_dict("records")
     assert row["gain"] == pytest.approx(0.0) and row["seeds"] == 3
     # Differences of -0.05, 0, 0.05: sd 0.05, t(2) = 4.303.
     assert row["high"] == pytest.approx(4.3027 * 0.05 / np.sqrt(3), rel=1e-4)
@@ -89,36 +89,36 @@ def test_gains_are_taken_seed_by_seed():
 
 
 def test_copies_of_float32_are_ways_of_their_own():
-    rows = qat.trainings(planted(knee))
+    rows = qat.gains.trainings(planted(knee))
     eight = rows[(rows["precision"] == "affine8") & (rows["policy"] == "ppo-CartPole-v1")]
     means = eight.groupby("method")["mean"].mean()
     assert means["minmax"] == pytest.approx(400, abs=4)
     assert means["ptq"] == pytest.approx(360, abs=4)
     assert len(rows) == 3 * 3 * (1 + 7 + 7)
-    assert qat.trainings(pd.DataFrame()).empty
+    assert qat.gains.trainings(pd.DataFrame()).empty
 
 
 def test_the_table_tells_losses_and_slowdown():
-    tidy, shown = qat.qat_tables(planted(knee))
+    tidy, shown = qat.gains.qat_tables(planted(knee))
     four = tidy[(tidy["policy"] == "ddpg-HalfCheetah-v5") & (tidy["precision"] == "affine4")
                 & (tidy["method"] == "minmax")].iloc[0]
     assert four["gain"] == pytest.approx(-0.3, abs=0.02) and four["slowdown"] == 1.5
     assert four["low"] < -0.3 + 0.02 and four["mean_low"] < four["mean"] < four["mean_high"]
     assert list(shown.columns)[:3] == ["fp32", "8 bits", "7 bits"] and "8* (PTQ)" in shown
     assert shown.loc["PPO CartPole", "4 bits"].startswith("280")
-    tidy, shown = qat.qat_tables(planted(knee, n_seeds=1))
+    tidy, shown = qat.gains.qat_tables(planted(knee, n_seeds=1))
     assert "[" not in shown.loc["PPO CartPole", "4 bits"]
-    assert all(len(table) == 0 for table in qat.qat_tables(pd.DataFrame()))
+    assert all(len(table) == 0 for table in qat.gains.qat_tables(pd.DataFrame()))
 
 
 def test_eight_bits_beside_ptq_and_float32():
-    table = qat.eight_bits_table(qat.trainings(planted(knee, noise=0.0)))
+    table = qat.gains.eight_bits_table(qat.gains.trainings(planted(knee, noise=0.0)))
     assert table.loc["DDPG HalfCheetah"].tolist() == [
         "0.0% [0.0%, 0.0%]", "-10.0% [-10.0%, -10.0%]", "10.0% [10.0%, 10.0%]"
     ]
-    one = qat.eight_bits_table(qat.trainings(planted(knee, n_seeds=1, noise=0.0)))
+    one = qat.gains.eight_bits_table(qat.gains.trainings(planted(knee, n_seeds=1, noise=0.0)))
     assert one.loc["PPO CartPole", "QAT over 8*"] == "10.0%"
-    assert qat.eight_bits_table(qat.trainings(pd.DataFrame())).empty
+    assert qat.gains.eight_bits_table(qat.gains.trainings(pd.DataFrame())).empty
 
 
 @pytest.mark.parametrize(
@@ -126,47 +126,47 @@ def test_eight_bits_beside_ptq_and_float32():
 )
 def test_no_loss(loss, verdict):
     noise = 0.03 if loss == 0.03 else 0.003
-    frame = planted(lambda _, way: loss * (way != qat.FP32), noise=noise)
-    found = qat_rules.qat_no_loss(frame, ["affine8"])
+    frame = planted(lambda _, way: loss * (way != qat.gains.FP32), noise=noise)
+    found = qat.rules.qat_no_loss(frame, ["affine8"])
     assert found.verdict == verdict
     assert found.interval.value == pytest.approx(loss, abs=3 * noise)
     assert len(found.keys) == 3 * 6
 
 
 def test_kept_until_five_or_six_bits():
-    assert qat_rules.qat_kept_until(planted(knee)).verdict == "reproduced"
-    flat = qat_rules.qat_kept_until(planted(none))
+    assert qat.rules.qat_kept_until(planted(knee)).verdict == "reproduced"
+    flat = qat.rules.qat_kept_until(planted(none))
     assert flat.verdict == "not reproduced" and "0 lose more than 5 %" in flat.measured
-    early = qat_rules.qat_kept_until(planted(lambda _, way: 0.3 * (way != qat.FP32)))
+    early = qat.rules.qat_kept_until(planted(lambda _, way: 0.3 * (way != qat.gains.FP32)))
     assert early.verdict == "not reproduced"
-    unsure = qat_rules.qat_kept_until(planted(knee, noise=0.2))
+    unsure = qat.rules.qat_kept_until(planted(knee, noise=0.2))
     assert unsure.verdict == "inconclusive"
 
 
 def test_against_ptq_and_float32():
-    assert qat_rules.qat_beats_ptq(planted(knee)).verdict == "reproduced"
-    assert qat_rules.qat_beats_ptq(planted(none)).verdict == "not reproduced"
-    assert qat_rules.qat_beats_fp32(planted(none)).verdict == "not reproduced"
+    assert qat.rules.qat_beats_ptq(planted(knee)).verdict == "reproduced"
+    assert qat.rules.qat_beats_ptq(planted(none)).verdict == "not reproduced"
+    assert qat.rules.qat_beats_fp32(planted(none)).verdict == "not reproduced"
 
-    def better(policy: str, way: qat.Way) -> float:
-        return -0.2 if way == qat.minmax(8) and policy != "ppo-CartPole-v1" else 0.0
+    def better(policy: str, way: qat.gains.Way) -> float:
+        return -0.2 if way == qat.gains.minmax(8) and policy != "ppo-CartPole-v1" else 0.0
 
-    found = qat_rules.qat_beats_fp32(planted(better))
+    found = qat.rules.qat_beats_fp32(planted(better))
     assert found.verdict == "reproduced" and "in 2 of 3 policies" in found.measured
     # In one policy QAT does not improve: "consistently" does not hold.
-    assert qat_rules.qat_beats_ptq(planted(better)).verdict == "not reproduced"
+    assert qat.rules.qat_beats_ptq(planted(better)).verdict == "not reproduced"
 
 
 def test_few_seeds_episodes_or_policies_decide_nothing():
-    found = qat_rules.qat_no_loss(planted(none, n_seeds=1), ["affine8"])
+    found = qat.rules.qat_no_loss(planted(none, n_seeds=1), ["affine8"])
     assert found.verdict == "inconclusive" and "(only 1 training seed)" in found.measured
-    assert qat_rules.qat_beats_ptq(planted(knee, n_seeds=2)).verdict == "inconclusive"
-    assert qat_rules.qat_no_loss(planted(none, episodes=10), ["affine8"]).verdict == "inconclusive"
+    assert qat.rules.qat_beats_ptq(planted(knee, n_seeds=2)).verdict == "inconclusive"
+    assert qat.rules.qat_no_loss(planted(none, episodes=10), ["affine8"]).verdict == "inconclusive"
     lone = planted(none, policies=["ppo-CartPole-v1"])
-    assert qat_rules.qat_no_loss(lone, ["affine8"]).verdict == "inconclusive"
-    found = qat_rules.qat_beats_fp32(lone)  # not a verdict against the claim either
+    assert qat.rules.qat_no_loss(lone, ["affine8"]).verdict == "inconclusive"
+    found = qat.rules.qat_beats_fp32(lone)  # not a verdict against the claim either
     assert found.verdict == "inconclusive" and "(only 1 policy)" in found.measured
-    for rule in (qat_rules.qat_kept_until, qat_rules.qat_beats_ptq, qat_rules.qat_beats_fp32):
+    for rule in (qat.rules.qat_kept_until, qat.rules.qat_beats_ptq, qat.rules.qat_beats_fp32):
         assert rule(pd.DataFrame()).verdict == "not measured"
 
 
@@ -176,7 +176,7 @@ def test_noise_seldom_passes_for_a_gain():
         jitter = np.random.default_rng(seed)
         frame["returns"] = [list(np.add(r, 20 * jitter.standard_normal())) for r in
                             frame["returns"]]
-        return qat_rules.qat_beats_fp32(frame).verdict == "reproduced"
+        return qat.rules.qat_beats_fp32(frame).verdict == "reproduced"
 
     assert sum(gain(seed) for seed in range(25)) <= 2
 
@@ -190,10 +190,10 @@ def test_the_claims_have_their_rules():
 
 
 def test_figure5_draws_what_the_table_says():
-    lsq: qat.Way = ("affine3", "lsq", "none")
-    norm: qat.Way = ("fp32", "none", "layer_norm")
+    lsq: qat.gains.Way = ("affine3", "lsq", "none")
+    norm: qat.gains.Way = ("fp32", "none", "layer_norm")
     frame = planted(knee, extra=[lsq, norm])
-    fig, points = qat_figures.figure5(frame)
+    fig, points = qat.figures.figure5(frame)
     assert len(fig.axes) == 3
     assert set(points["method"]) == {"none", "minmax", "lsq", "ptq"}
     assert set(points["regularizer"]) == {"none"}
@@ -201,20 +201,20 @@ def test_figure5_draws_what_the_table_says():
     assert list(line.get_xdata()) == list(BITS)
     labels = {text.get_text() for text in fig.legends[0].get_texts()}
     assert {"8* (8-bit PTQ)", "fp32", "published: kept until 5/6 bits"} <= labels
-    one, _ = qat_figures.figure5(planted(knee, n_seeds=1))
+    one, _ = qat.figures.figure5(planted(knee, n_seeds=1))
     assert one is not None
     with pytest.raises(NothingToDrawError):
-        qat_figures.figure5(pd.DataFrame())
+        qat.figures.figure5(pd.DataFrame())
 
 
 def probe_records(policy: str = "ppo-CartPole-v1") -> tuple[list[dict], dict[str, dict]]:
     """Entropy falls from 0.6; after step 50, quantization at 4 bits adds 0.1 and noise 0.02."""
     found, arrays = [], {}
-    added = {qat.FP32: 0.0, qat.minmax(4): 0.1, ("fp32", "none", "noise4"): 0.02}
+    added = {qat.gains.FP32: 0.0, qat.gains.minmax(4): 0.1, ("fp32", "none", "noise4"): 0.02}
     steps = np.arange(10, 101, 10)
     for way, more in added.items():
         for seed in range(3):
-            cell = dict(zip(qat.WAY, way, strict=True)) | {"policy": policy, "algo": "ppo",
+            cell = dict(zip(qat.gains.WAY, way, strict=True)) | {"policy": policy, "algo": "ppo",
                                                            "seed": seed}
             key = f"{way}{seed}"
             found.append({"cell": cell, "budget": {"quant_delay": 50}, "key": key})
@@ -225,8 +225,8 @@ def probe_records(policy: str = "ppo-CartPole-v1") -> tuple[list[dict], dict[str
 
 def test_exploration_is_compared_after_the_delay():
     found, arrays = probe_records()
-    curves = qat_figures.curves_frame(found, lambda record: arrays[record["key"]])
-    tidy, shown = qat_figures.exploration_tables(curves)
+    curves = qat.figures.curves_frame(found, lambda record: arrays[record["key"]])
+    tidy, shown = qat.figures.exploration_tables(curves)
     table = tidy.set_index("way")
     assert table.loc["4 bits", "difference"] == pytest.approx(0.1)
     assert table.loc["noise of 4 bits", "difference"] == pytest.approx(0.02)
@@ -234,12 +234,12 @@ def test_exploration_is_compared_after_the_delay():
     assert shown.loc["PPO CartPole", "4 bits"] == "+0.100 [0.100, 0.100]"
     # 0.6 - 0.001 * mean(60..100) + 0.01 * mean(0, 1, 2) + 0.1
     assert table.loc["4 bits", "entropy"] == pytest.approx(0.6 - 0.08 + 0.01 + 0.1)
-    fig, points = qat_figures.exploration(curves)
+    fig, points = qat.figures.exploration(curves)
     assert len(fig.axes) == 2 and len(points) == 10 * 4  # float32 stands in both rows
-    empty = qat_figures.curves_frame([], dict)
-    assert all(table.empty for table in qat_figures.exploration_tables(empty))
+    empty = qat.figures.curves_frame([], dict)
+    assert all(table.empty for table in qat.figures.exploration_tables(empty))
     with pytest.raises(NothingToDrawError):
-        qat_figures.exploration(empty)
+        qat.figures.exploration(empty)
 
 
 def write(store: ResultStore, study: str, cell: dict, measured: dict, **arrays: np.ndarray) -> None:
@@ -254,7 +254,7 @@ def write(store: ResultStore, study: str, cell: dict, measured: dict, **arrays: 
 def test_the_site_has_figure_5_and_its_table(tmp_path):
     store, cell_names = ResultStore(tmp_path / "records"), ("policy", "algo", "env_id", "seed")
     for _, row in planted(knee, n_seeds=1, policies=["ppo-CartPole-v1"]).iterrows():
-        cell = {name: row[name] for name in (*cell_names, *qat.WAY)}
+        cell = {name: row[name] for name in (*cell_names, *qat.gains.WAY)}
         measured = {"returns": row["returns"], "training_s": row["training_s"]}
         if isinstance(row["ptq_returns"], dict):
             measured["ptq_returns"] = row["ptq_returns"]

@@ -12,7 +12,9 @@ import pandas as pd
 import pytest
 
 from quarl_nb.errors import QuarlError
-from quarl_nb.report import figures, readme, site, summary, tables, weights
+from quarl_nb.report import readme, site
+from quarl_nb.report.artefacts import save_table
+from quarl_nb.report.ptq import figures, summary, tables, weights
 from quarl_nb.report.style import NothingToDrawError
 from quarl_nb.store import ResultStore
 from quarl_nb.study import Cell
@@ -153,7 +155,7 @@ def test_the_interval_of_improvement_holds_its_estimate(records) -> None:
 
 def test_latex_survives_a_percent_sign(tmp_path: Path) -> None:
     table = pd.DataFrame({"a_b": ["5 %"]})
-    tables.save_table(table, table, "t", tmp_path, {}, "95 % interval")
+    save_table(table, table, "t", tmp_path, {}, "95 % interval")
     text = (tmp_path / "t.tex").read_text()
     assert r"\caption{95 \% interval}" in text and r"a\_b" in text and r"5 \%" in text
     assert text.count("{") - text.count(r"\{") == text.count("}") - text.count(r"\}")

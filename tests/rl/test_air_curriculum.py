@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from stable_baselines3.dqn.policies import DQNPolicy
 
-from quarl_nb.report.edge_success import published_success
+from quarl_nb.report.edge.success import published_success
 from quarl_nb.rl import train as training
 from quarl_nb.rl.air_curriculum import CurriculumCallback
 from quarl_nb.rl.air_navigation import ENV_ID, GOAL_ID

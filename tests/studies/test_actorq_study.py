@@ -75,7 +75,7 @@ def test_wrong_parameters_are_one_clear_line(parameters, message):
 @pytest.mark.parametrize("arguments, message", [
     (("d4gp", "Pendulum-v1"), "did you mean 'd4pg'"),
     (("d4pg", "CartPole-v1"), "d4pg cannot act in CartPole-v1"),
-    (("d4pg", "Pendulum-v1", 0), "width 0"),
+    (("d4pg", "Pendulum-v1", 0), "width must be at least 1, not 0"),
     (("sac", "Pendulum-v1", 8, 0, "cpu", "bf16"), "sac has no autocast"),
 ])  # fmt: skip
 def test_algorithms_that_cannot_be_made_say_why(arguments, message):

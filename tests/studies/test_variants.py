@@ -5,7 +5,7 @@ import torch
 from quarl_nb.actorq.algorithms import make_algorithm
 from quarl_nb.errors import QuarlError
 from quarl_nb.quant import affine_qparams, fake_quantize, weight_matrices
-from quarl_nb.report import actorq_variants
+from quarl_nb.report.actorq import variants
 from quarl_nb.rl.policies import PolicyNet
 from quarl_nb.runner import plan, run_study
 from quarl_nb.store import ResultStore
@@ -43,7 +43,7 @@ def test_every_profile_is_a_valid_matrix_of_different_cells(profile):
 
 
 def test_the_report_knows_every_variant():
-    assert [*actorq_variants.VARIANTS] == [*VARIANTS]
+    assert [*variants.VARIANTS] == [*VARIANTS]
 
 
 @pytest.mark.parametrize("parameters, message", [

@@ -1,0 +1,243 @@
+"""Latency of one decision by network and engine: table, figure, and the claim that rests on it."""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Sequence
+
+import matplotlib as mpl
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLocator
+
+from quarl_nb.report.actorq.runs import BASELINES, actor_label
+from quarl_nb.report.findings import NOT_MEASURED, Finding, Verdict
+from quarl_nb.report.stats import ALPHA, Floats, Interval, median_ratio
+from quarl_nb.report.style import (
+    BLACK,
+    BLUE,
+    GREEN,
+    GREY,
+    ORANGE,
+    PAGE_IN,
+    PURPLE,
+    SKY,
+    STYLE,
+    VERMILION,
+    NothingToDrawError,
+    new_figure,
+)
+
+RESAMPLES = 2000
+SQUARE = re.compile(r"(\d+)x3")  # three hidden layers of one width
+COLORS = {"fp32/torch": BLUE, "fp32/onnxruntime": SKY, "bf16/torch": GREEN, "fp16/torch": PURPLE,
+          "int8/onnxruntime": VERMILION, "int4/onnxruntime": ORANGE}  # fmt: skip
+
+
+def latency_rows(records: pd.DataFrame, resamples: int = RESAMPLES) -> pd.DataFrame:
+    """One row a network, engine and batch, networks from few weights to many.
+
+    Args:
+        records: `ResultStore.frame("inference")`.
+
+    Returns:
+        network, width (of square ones, else NaN), batch, precision, runtime, engine
+        ("int8/onnxruntime"), latency_us (median of the median of every block) with latency_low_us
+        and latency_high_us (percentiles 10 and 90 of all calls), floor_us (weight bytes over
+        measured bandwidth), payload_bytes, open_ms, build_ms (medians), over_torch and over_ort
+        (how many times faster than fp32 of either runtime) each with _low and _high (95 %
+        bootstrap over blocks), keys, profile.
+    """
+    if records.empty or "latency_medians_s" not in records:
+        return pd.DataFrame()
+    rows = records.assign(engine=records["precision"] + "/" + records["runtime"])
+    found = []
+    for (network, batch), group in rows.groupby(["network", "batch"]):
+        generator = np.random.default_rng(zlib.crc32(f"{network}/{batch}".encode()))
+        engines = group.drop_duplicates("engine").set_index("engine")
+        square = SQUARE.fullmatch(str(network))
+        for engine, row in engines.iterrows():
+            line = _engine_row(row) | {
+                "network": network, "width": float(square[1]) if square else float("nan"),
+                "batch": batch, "engine": engine, "keys": (row["key"],),
+            }  # fmt: skip
+            for short, base in BASELINES.items():
+                ratio = Interval(*3 * [float("nan")])
+                if base in engines.index:
+                    peer = engines.loc[base]
+                    ratio = median_ratio(_blocks(peer), _blocks(row), generator, resamples)
+                line |= {f"over_{short}": ratio.value, f"over_{short}_low": ratio.low,
+                         f"over_{short}_high": ratio.high}  # fmt: skip
+            found.append(line)
+    order = {name: i for i, name in enumerate(COLORS)}
+    table = pd.DataFrame(found)
+    table["weights"] = table.groupby("network")["payload_bytes"].transform("max")
+    table["order"] = table["engine"].map(order).fillna(len(order))
+    table = table.sort_values(["weights", "network", "batch", "order"], kind="stable")
+    return table.drop(columns=["weights", "order"]).reset_index(drop=True)
+
+
+def _engine_row(row: pd.Series) -> dict[str, object]:
+    return {
+        "precision": row["precision"], "runtime": row["runtime"],
+        "latency_us": 1e6 * float(np.median(row["latency_medians_s"])),
+        "latency_low_us": 1e6 * row["latency_p10_s"],
+        "latency_high_us": 1e6 * row["latency_p90_s"],
+        "floor_us": 1e6 * row["floor_s"], "payload_bytes": row["payload_bytes"],
+        "open_ms": 1e3 * float(np.median(row["open_s"])),
+        "build_ms": 1e3 * float(np.median(row["build_s"])), "profile": row["profile"],
+    }  # fmt: skip
+
+
+def _blocks(row: pd.Series) -> Floats:
+    return np.asarray(row["latency_medians_s"], float)
+
+
+def crossover(widths: Floats, ratios: Floats) -> float:
+    """The width above which a ratio stays above 1, linear in log-log between measured widths.
+
+    NaN where the widest is not above 1; 0 where every width is.
+
+    Args:
+        widths: shape [n], increasing. ratios: shape [n], positive.
+    """
+    below = np.flatnonzero(ratios <= 1)
+    if not len(below):
+        return 0.0
+    last = below[-1]
+    if last == len(ratios) - 1:
+        return float("nan")
+    low, high = np.log(ratios[last]), np.log(ratios[last + 1])
+    share = -low / (high - low)
+    return float(np.exp(np.log(widths[last]) + share * np.log(widths[last + 1] / widths[last])))
+
+
+def latency_table(rows: pd.DataFrame, batch: int | None = None) -> pd.DataFrame:
+    """`latency_rows` for reading, texts; one batch size or (None) all of them."""
+    if rows.empty:
+        return rows
+    rows = rows if batch is None else rows[rows["batch"] == batch]
+    return pd.DataFrame({
+        "network": rows["network"], "batch": rows["batch"],
+        "engine": rows["engine"].map(actor_label),
+        "median (us)": rows["latency_us"].map(_us),
+        "p10 to p90 (us)": [f"{_us(row.latency_low_us)} to {_us(row.latency_high_us)}"
+                            for row in rows.itertuples()],
+        "floor (us)": rows["floor_us"].map(_us),
+        "faster than torch fp32": _times(rows, "over_torch"),
+        "faster than ORT fp32": _times(rows, "over_ort"),
+        "payload (kB)": (rows["payload_bytes"] / 1e3).map("{:,.0f}".format),
+        "opening (ms)": rows["open_ms"].map("{:.2g}".format),
+    }).reset_index(drop=True)  # fmt: skip
+
+
+def _us(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def _times(rows: pd.DataFrame, name: str) -> list[str]:
+    return ["" if pd.isna(row[name]) or f"fp32/{_RUNTIME[name]}" == row["engine"]
+            else f"{row[name]:.2f} [{row[f'{name}_low']:.2f}, {row[f'{name}_high']:.2f}]"
+            for _, row in rows.iterrows()]  # fmt: skip
+
+
+_RUNTIME = {"over_torch": "torch", "over_ort": "onnxruntime"}
+
+
+def latency_figure(records: pd.DataFrame, batch: int = 1) -> tuple[Figure, pd.DataFrame]:
+    """Latency against width by engine with its floor, and how much int8 gains on each network.
+
+    The dashed lines are the time to read the weights once at the bandwidth of the cache or memory
+    that holds them; the vertical line is the width from which int8 is the faster of the two
+    in ONNX Runtime.
+    """
+    rows = latency_rows(records)
+    rows = rows[rows["batch"] == batch] if len(rows) else rows
+    if rows.empty:
+        raise NothingToDrawError(f"no inference record of batch {batch}: run the study first")
+    with mpl.rc_context(STYLE):
+        fig = new_figure(PAGE_IN, 2.7)
+        left, right = fig.subplots(1, 2, width_ratios=[1.25, 1])
+        square = rows[rows["width"].notna()].sort_values("width")
+        if len(square):
+            _draw_widths(left, square)
+        else:
+            left.set_axis_off()
+        _draw_gains(right, rows)
+        fig.legend(*left.get_legend_handles_labels(), loc="outside upper center", ncols=7)
+    return fig, rows.drop(columns="keys")
+
+
+def _draw_widths(ax: Axes, square: pd.DataFrame) -> None:
+    for engine, rows in square.groupby("engine", sort=False):
+        color = COLORS.get(str(engine), BLACK)
+        errors = np.maximum([rows["latency_us"] - rows["latency_low_us"],
+                             rows["latency_high_us"] - rows["latency_us"]], 0)
+        ax.errorbar(rows["width"], rows["latency_us"], yerr=errors, color=color, marker="o",
+                    elinewidth=0.7, label=actor_label(str(engine)))
+    for engine, color in (("fp32/onnxruntime", SKY), ("int8/onnxruntime", VERMILION)):
+        rows = square[square["engine"] == engine]
+        ax.plot(rows["width"], rows["floor_us"], color=color, ls="--", lw=0.8)
+    ax.plot([], [], color=GREY, ls="--", lw=0.8, label="floor")
+    int8 = square[square["engine"] == "int8/onnxruntime"].dropna(subset=["over_ort"])
+    width = crossover(int8["width"].to_numpy(), int8["over_ort"].to_numpy()) if len(int8) else 0.0
+    ax.set_xscale("log", base=2)
+    ax.set_yscale("log")
+    if width > 0:
+        ax.axvline(width, color=GREY, lw=0.8, ls=":")
+        text = f" in ONNX Runtime int8\n gains from width {width:.0f} on"
+        ax.annotate(text, (width, 0.99), xycoords=("data", "axes fraction"), va="top",
+                    fontsize=6, color=GREY)
+    ax.xaxis.set_major_locator(FixedLocator(sorted(set(square["width"]))))
+    ax.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:.0f}"))
+    ax.xaxis.set_minor_locator(NullLocator())
+    ax.set_xlabel("width of three hidden layers")
+    ax.set_ylabel("latency of one decision (µs)")
+
+
+def _draw_gains(ax: Axes, rows: pd.DataFrame) -> None:
+    int8 = rows[rows["engine"] == "int8/onnxruntime"]
+    networks = list(dict.fromkeys(int8["network"]))
+    for shift, (short, name, color) in enumerate(
+        [("torch", "torch fp32", BLUE), ("ort", "ORT fp32", SKY)]
+    ):
+        over, low, high = (int8[f"over_{short}{end}"] for end in ("", "_low", "_high"))
+        errors = np.maximum([over - low, high - over], 0)
+        at = np.arange(len(networks)) + 0.16 * (shift - 0.5)
+        ax.errorbar(over, at, xerr=errors, ls="", marker="os"[shift], color=color, elinewidth=0.7,
+                    label=f"against {name}")
+    ax.axvline(1, color=GREY, lw=0.7)
+    ax.set_xscale("log")
+    ax.set_yticks(range(len(networks)), networks)
+    ax.set_ylim(len(networks) - 0.5, -0.5)
+    ax.xaxis.set_major_locator(FixedLocator([0.5, 1, 2, 5, 10, 20, 50]))
+    ax.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}×"))
+    ax.xaxis.set_minor_formatter(NullFormatter())
+    ax.set_xlabel("int8 ORT is so many times faster")
+    ax.legend(loc="lower left", bbox_to_anchor=(0.15, 0))  # between the line and the points
+
+
+def int8_inference_faster(records: pd.DataFrame, networks: Sequence[str]) -> Finding:
+    """Reproduced when int8 is faster than both fp32 baselines on every one of `networks`, batch 1.
+
+    Not reproduced when it is slower than both on one of them. The text tells every other network.
+    """
+    rows = latency_rows(records)
+    rows = rows[(rows["precision"] == "int8") & (rows["batch"] == 1)] if len(rows) else rows
+    asked = rows[rows["network"].isin([*networks])] if len(rows) else rows
+    if asked.empty or asked["over_torch"].isna().all():
+        return NOT_MEASURED
+    faster = (asked[["over_torch_low", "over_ort_low"]] > 1).all(axis=None)
+    slower = (asked[["over_torch_high", "over_ort_high"]] < 1).all(axis=1).any()
+    verdict: Verdict = "reproduced" if faster and len(asked) == len(networks) \
+        else "not reproduced" if slower else "inconclusive"
+    worst = asked.loc[asked["over_ort"].idxmin()]
+    interval = Interval(worst["over_ort"], worst["over_ort_low"], worst["over_ort_high"])
+    text = "; ".join(f"{row.network} {row.over_torch:.1f}x against torch, {row.over_ort:.1f}x "
+                     "against the same runtime" for row in rows.itertuples())
+    keys = records[(records["batch"] == 1) & records["precision"].isin(["fp32", "int8"])]["key"]
+    return Finding(verdict, text + f" ({1 - ALPHA:.0%} intervals in the table)", interval,
+                   tuple(keys))  # fmt: skip

@@ -1,0 +1,97 @@
+"""What an actor's new parameters cost to load: rows, table, and the claims that rest on them."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+
+from quarl_nb.report.findings import NOT_MEASURED, Finding, Verdict
+from quarl_nb.report.stats import Interval, median_ratio
+
+# A way of loading, as a record names its seconds; what every other is compared with comes first.
+WAYS = {
+    "state_dict_fp32": "load_state_dict, fp32",
+    "state_dict_fp16": "load_state_dict, fp16",
+    "state_dict_int8": "load_state_dict, int8",
+    "open_fp32": "payload, fp32",
+    "open_int8": "payload, int8",
+}
+BASE = "state_dict_fp32"
+
+
+def loading_rows(records: pd.DataFrame) -> pd.DataFrame:
+    """One row a network and way of loading, the quickest network first.
+
+    Args:
+        records: `ResultStore.frame("loading")`.
+
+    Returns:
+        network, way (a key of `WAYS`), load_ms (median) with load_low_ms and load_high_ms
+        (percentiles 10 and 90), over_fp32 (its median over that of fp32's `load_state_dict`) with
+        over_fp32_low, over_fp32_high (95 % bootstrap over repeats), keys, profile.
+    """
+    if records.empty:
+        return pd.DataFrame()
+    found = []
+    by_size = records[f"{BASE}_s"].map(np.median).sort_values().index
+    for _, record in records.loc[by_size].iterrows():
+        for way in WAYS:
+            milliseconds = 1e3 * _seconds(record, way)
+            low, middle, high = np.percentile(milliseconds, [10, 50, 90])
+            ratio = _ratio(record, way, BASE)
+            found.append({
+                "network": record["network"], "way": way, "load_ms": middle, "load_low_ms": low,
+                "load_high_ms": high, "over_fp32": ratio.value, "over_fp32_low": ratio.low,
+                "over_fp32_high": ratio.high, "keys": (record["key"],),
+                "profile": record["profile"],
+            })  # fmt: skip
+    return pd.DataFrame(found)
+
+
+def loading_table(rows: pd.DataFrame) -> pd.DataFrame:
+    """`loading_rows` for reading, texts."""
+    if rows.empty:
+        return rows
+    return pd.DataFrame({
+        "network": rows["network"], "loaded by": rows["way"].map(WAYS),
+        "median (ms)": rows["load_ms"].map("{:.3g}".format),
+        "p10 to p90 (ms)": [f"{row.load_low_ms:.3g} to {row.load_high_ms:.3g}"
+                            for row in rows.itertuples()],
+        "over load_state_dict, fp32": [
+            "" if row.way == BASE
+            else f"{row.over_fp32:.3g} [{row.over_fp32_low:.3g}, {row.over_fp32_high:.3g}]"
+            for row in rows.itertuples()],
+    })  # fmt: skip
+
+
+def loads_slower(
+    records: pd.DataFrame, network: str, slower: Sequence[str], than: str
+) -> Finding:
+    """Reproduced when every way of `slower` surely takes longer than `than`, for `network`.
+
+    Not reproduced when one of them surely takes less. Ways are keys of `WAYS`.
+    """
+    asked = records[records["network"] == network] if len(records) else records
+    if asked.empty:
+        return NOT_MEASURED
+    record = asked.iloc[0]
+    ratios = {way: _ratio(record, way, than) for way in slower}
+    verdict: Verdict = "reproduced" if all(ratio.low > 1 for ratio in ratios.values()) \
+        else "not reproduced" if any(ratio.high < 1 for ratio in ratios.values()) \
+        else "inconclusive"  # fmt: skip
+    times = {way: 1e3 * float(np.median(_seconds(record, way))) for way in (*slower, than)}
+    text = f"{network}: " + ", ".join(f"{WAYS[way]} {ms:.2g} ms" for way, ms in times.items())
+    least = min(ratios.values(), key=lambda ratio: ratio.value)
+    return Finding(verdict, text, least, (record["key"],))
+
+
+def _seconds(record: pd.Series, way: str) -> np.ndarray:
+    return np.asarray(record[f"{way}_s"], float)
+
+
+def _ratio(record: pd.Series, way: str, base: str) -> Interval:
+    generator = np.random.default_rng(zlib.crc32(f"{record['network']}/{way}/{base}".encode()))
+    return median_ratio(_seconds(record, way), _seconds(record, base), generator)

@@ -1,0 +1,251 @@
+"""The rules that decide ActorQ's claims of speed and convergence.
+
+A verdict on time, waiting or convergence needs the paper's setting (section 3) and three runs of
+each kind; measured elsewhere the finding tells its numbers and setting and stays inconclusive. The
+smoke profile decides nothing.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+
+from quarl_nb.report.actorq.runs import learning_runs, return_losses, speedups, steps_ratio
+from quarl_nb.report.actorq.tables import papers_setting, setting_label
+from quarl_nb.report.findings import NOT_MEASURED, Finding, Verdict
+from quarl_nb.report.losses import percent
+from quarl_nb.report.paper import published
+from quarl_nb.report.stats import ALPHA, MARGIN, Interval, holm
+
+MIN_RUNS = 3  # "average over at least 3 runs", section 3
+RESAMPLES = 2000
+
+
+def speedup_above(
+    records: pd.DataFrame, precisions: Sequence[str], factor: float, algos: Sequence[str] = ()
+) -> Finding:
+    """Time to 95 % reward, fp32 (torch) over actors of every one of `precisions`.
+
+    Reproduced when every task's interval is above `factor`, not reproduced when one is below it.
+    """
+    rows = _speedups(records, precisions, algos)
+    if rows.empty:
+        return NOT_MEASURED
+    low, high = rows["speedup_torch_low"], rows["speedup_torch_high"]
+    verdict: Verdict = "reproduced" if (low > factor).all() and not _missing(rows, algos) \
+        else "not reproduced" if (high < factor).any() else "inconclusive"
+    return finding(verdict, rows, _range_text(rows, algos), _least(rows, "speedup_torch"))
+
+
+def speedup_range(
+    records: pd.DataFrame, low: float, high: float, algos: Sequence[str] = ()
+) -> Finding:
+    """int8 against fp32 (torch): reproduced when the smallest speed-up over tasks has `low` in its
+    interval and the largest has `high`; not reproduced when one of them has not, all tasks of
+    Table 2 being measured."""
+    rows = _speedups(records, ["int8"], algos)
+    if rows.empty:
+        return NOT_MEASURED
+    least = rows.loc[rows["speedup_torch"].idxmin()]
+    most = rows.loc[rows["speedup_torch"].idxmax()]
+    within = [row["speedup_torch_low"] <= value <= row["speedup_torch_high"]
+              for row, value in ((least, low), (most, high))]  # fmt: skip
+    verdict: Verdict = "inconclusive"
+    if not _missing(rows, algos):
+        verdict = "reproduced" if all(within) else "not reproduced"
+    return finding(verdict, rows, _range_text(rows, algos), _least(rows, "speedup_torch"))
+
+
+def as_slow_as_fp32(
+    records: pd.DataFrame, precision: str, env_ids: Sequence[str]
+) -> Finding:
+    """Time to 95 % reward equal to that of fp32 (torch) within 5 %, on every one of `env_ids`."""
+    rows = _speedups(records, [precision], (), env_ids)
+    if rows.empty:
+        return NOT_MEASURED
+    low, high = rows["speedup_torch_low"], rows["speedup_torch_high"]
+    equal = (low > 1 - MARGIN) & (high < 1 + MARGIN)
+    apart = (low > 1 + MARGIN) | (high < 1 - MARGIN)
+    verdict: Verdict = "reproduced" if equal.all() and len(set(rows["env_id"])) == len(env_ids) \
+        else "not reproduced" if apart.any() else "inconclusive"
+    return finding(verdict, rows, _range_text(rows), _least(rows, "speedup_torch"))
+
+
+def returns_kept(
+    records: pd.DataFrame, precisions: Sequence[str], measure: str = "final_loss"
+) -> Finding:
+    """Reproduced when on every task the return loses less than 5 % of the fp32 one.
+
+    Not reproduced when one loses more, Holm over tasks and precisions.
+
+    Args:
+        measure: "final_loss" (end of the run) or "area_loss" (mean over the steps of the run).
+    """
+    rows = _speedups(records, precisions)
+    rows = rows[rows[measure].notna()] if len(rows) else rows
+    if rows.empty:
+        return NOT_MEASURED
+    kept = rows[f"{measure}_p_no_loss"] <= ALPHA
+    lost = holm(rows[f"{measure}_p_loss"].fillna(1).tolist()) <= ALPHA
+    verdict: Verdict = "reproduced" if kept.all() and not _missing(rows) \
+        else "not reproduced" if lost.any() else "inconclusive"
+    worst = rows.loc[rows[measure].idxmax()]
+    text = (f"{int(kept.sum())} of {len(rows)} without loss, {int(lost.sum())} lose more than 5 %, "
+            f"on {_tasks(rows)}; largest loss {percent(worst[measure])} ({worst['task']}, "
+            f"{worst['precision']})")  # fmt: skip
+    return finding(verdict, rows, text, interval_of(worst, measure))
+
+
+def fewer_steps(records: pd.DataFrame, precision: str, env_ids: Sequence[str]) -> Finding:
+    """Reproduced when on every one of `env_ids` 95 % reward takes fewer steps than with fp32."""
+    rows = _speedups(records, [precision], (), env_ids)
+    rows = rows[rows["steps_ratio"].notna()] if len(rows) else rows
+    if rows.empty:
+        return NOT_MEASURED
+    verdict: Verdict = "reproduced" \
+        if (rows["steps_ratio_low"] > 1).all() and len(set(rows["env_id"])) == len(env_ids) \
+        else "not reproduced" if (rows["steps_ratio_high"] < 1).any() else "inconclusive"
+    text = "steps of fp32 over those here: " + "; ".join(
+        f"{row['task']} {told(row, 'steps_ratio')}" for _, row in rows.iterrows()
+    )
+    return finding(verdict, rows, text, _least(rows, "steps_ratio"))
+
+
+def rare_pulls_harm(records: pd.DataFrame) -> Finding:
+    """Mean return over the run, longest pull period against the shortest, task by task.
+
+    Reproduced when one task loses more than 5 % (Holm), not reproduced when none loses 5 %.
+    """
+    runs, rows = learning_runs(measured(records)), []
+    for task, group in runs.groupby("task", sort=False) if len(runs) else ():
+        periods = group["pull_period"]
+        often, rare = (group[periods == at] for at in (periods.min(), periods.max()))
+        if periods.nunique() > 1:
+            generator = np.random.default_rng(zlib.crc32(str(task).encode()))
+            loss = return_losses(often, rare, generator, RESAMPLES)
+            rows.append(dict(rare.iloc[0]) | loss | {
+                "runs": min(len(often), len(rare)), "keys": (*often["key"], *rare["key"]),
+                "text": f"{task} {percent(loss['area_loss'])} from {periods.min()} to "
+                        f"{periods.max()} steps, age {often['age_mean'].mean():.3g} to "
+                        f"{rare['age_mean'].mean():.3g} updates",
+            })  # fmt: skip
+    found = pd.DataFrame(rows)
+    if found.empty:
+        return NOT_MEASURED
+    lost = holm(found["area_loss_p_loss"].fillna(1).tolist()) <= ALPHA
+    verdict: Verdict = "reproduced" if lost.any() else "not reproduced" \
+        if (found["area_loss_p_no_loss"] <= ALPHA).all() else "inconclusive"
+    worst = found.loc[found["area_loss"].idxmax()]
+    text = "loss of mean return: " + "; ".join(found["text"])
+    return finding(verdict, found, text, interval_of(worst, "area_loss"))
+
+
+def rare_pulls_slower(
+    records: pd.DataFrame, periods: Sequence[int], env_ids: Sequence[str]
+) -> Finding:
+    """Steps to 95 % of the best return at the first of `periods`, at the second over the first."""
+    runs, rows = learning_runs(measured(records)), []
+    for env_id in env_ids:
+        here = runs[runs["env_id"] == env_id] if len(runs) else runs
+        often, rare = ([here[here["pull_period"] == at] for at in periods]
+                       if len(here) else (here, here))  # fmt: skip
+        if len(often) and len(rare):
+            ratio = steps_ratio(often, rare, np.random.default_rng(0), RESAMPLES)
+            rows.append(dict(rare.iloc[0]) | {
+                "runs": min(len(often), len(rare)), "keys": (*often["key"], *rare["key"]),
+                "ratio": ratio.value, "ratio_low": ratio.low, "ratio_high": ratio.high,
+            })  # fmt: skip
+    found = pd.DataFrame(rows)
+    if found.empty:
+        return NOT_MEASURED
+    verdict: Verdict = "reproduced" \
+        if (found["ratio_low"] > 1).all() and len(found) == len(env_ids) \
+        else "not reproduced" if (found["ratio_high"] < 1).any() else "inconclusive"
+    text = "; ".join(f"{row['task']} {told(row, 'ratio')}" for _, row in found.iterrows())
+    return finding(verdict, found, f"steps at {periods[1]} over {periods[0]}: {text}",
+                    _least(found, "ratio"))  # fmt: skip
+
+
+def measured(records: pd.DataFrame) -> pd.DataFrame:
+    """The records that may decide: all but those of the smoke profile."""
+    return records[records["profile"] != "smoke"] if len(records) else records
+
+
+def _speedups(
+    records: pd.DataFrame, precisions: Sequence[str], algos: Sequence[str] = (),
+    env_ids: Sequence[str] = (),
+) -> pd.DataFrame:
+    """`speedups` of these against fp32 in torch, in the paper's setting wherever measured there."""
+    found = speedups(measured(records))
+    if found.empty:
+        return found
+    keep = found["precision"].isin([*precisions])
+    for column, allowed in (("algo", algos), ("env_id", env_ids)):
+        keep &= found[column].isin([*allowed]) if allowed else True
+    if "speedup_torch" not in found:
+        return found[:0]
+    return preferred(found[keep & found["speedup_torch"].notna()])
+
+
+def preferred(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows in the paper's setting, if there are any, else all."""
+    own = papers_setting(rows)
+    return (rows[own] if own.any() else rows).reset_index(drop=True)
+
+
+def _missing(rows: pd.DataFrame, algos: Sequence[str] = ()) -> set[str]:
+    table = published("table2")
+    tasks = table["task"][table["algo"].isin([*algos])] if algos else table["task"]
+    return set(tasks) - set(rows["task"])
+
+
+def _tasks(rows: pd.DataFrame, algos: Sequence[str] = ()) -> str:
+    n = rows["task"].nunique()
+    return f"{n} of {n + len(_missing(rows, algos))} tasks"
+
+
+def _range_text(rows: pd.DataFrame, algos: Sequence[str] = ()) -> str:
+    """Smallest and largest speed-up over fp32 of torch, then over fp32 of the same runtime."""
+    parts = []
+    for precision, group in rows.groupby("precision", sort=False):
+        over = group["speedup_torch"]
+        ends = [group.loc[over.idxmin()], group.loc[over.idxmax()]]
+        parts.append(f"{precision} over fp32 torch " + " to ".join(
+            f"{told(row, 'speedup_torch')} ({row['task']})" for row in ends))
+        if "speedup_ort" in group and group["speedup_ort"].notna().any():
+            parts[-1] += (f", over fp32 ORT {group['speedup_ort'].min():.2f} to "
+                         f"{group['speedup_ort'].max():.2f}")
+    return "; ".join(parts) + f"; {_tasks(rows, algos)}"
+
+
+def finding(
+    verdict: Verdict, rows: pd.DataFrame, text: str, interval: Interval | None = None
+) -> Finding:
+    """The verdict, if the rows are in the paper's setting and of enough runs."""
+    if rows["runs"].min() < MIN_RUNS:
+        verdict = "inconclusive"
+        text += f" (only {rows['runs'].min():.0f} of {MIN_RUNS} runs)"
+    other = rows[~papers_setting(rows)]
+    if len(other):
+        verdict = "inconclusive"
+        text += f" (not the paper's setting: {setting_label(other.iloc[0])})"
+    keys = dict.fromkeys(key for keys in rows["keys"] for key in keys)
+    return Finding(verdict, text, interval, tuple(keys))
+
+
+def _least(rows: pd.DataFrame, name: str) -> Interval:
+    return interval_of(rows.loc[rows[name].idxmin()], name)
+
+
+def told(row: pd.Series, name: str) -> str:
+    """A ratio with its interval in words; one run has no interval."""
+    value, low, high = (row[f"{name}{end}"] for end in ("", "_low", "_high"))
+    return f"{value:.2f}" if pd.isna(low) else f"{value:.2f} [{low:.2f}, {high:.2f}]"
+
+
+def interval_of(row: pd.Series, name: str) -> Interval:
+    """The columns `name`, `name`_low and `name`_high."""
+    return Interval(*(float(row[f"{name}{end}"]) for end in ("", "_low", "_high")))

@@ -1,0 +1,189 @@
+"""ActorQ records -> learning curves, time to the fp32 reward, speed-ups with their intervals."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+
+from quarl_nb.report.actorq.curves import (
+    RESAMPLES,
+    first_reached,
+    on_grid,
+    ratio,
+    redraw,
+    reward_level,
+    running_mean,
+)
+from quarl_nb.report.stats import Floats, Interval, bootstrap_weights, relative_loss
+
+# The paper's actors in full precision, and those of the runtime that int8 runs in.
+BASELINES = {"torch": "fp32/torch", "ort": "fp32/onnxruntime"}
+ACTORS = (*BASELINES.values(), "fp16/torch", "int8/onnxruntime")  # as tables and figures order them
+# What two runs must share to be compared; fields of the cell, then of the budget.
+SETTING = ["task", "env_id", "algo", "width", "n_actors", "envs_per_actor", "pull_period",
+           "samples_per_insert", "budget.steps", "budget.device", "budget.autocast"]  # fmt: skip
+ACTOR = ["precision", "runtime", "communication"]
+AXES = {"time_s": "curve_wall_s", "steps": "curve_steps", "updates": "curve_updates"}
+
+
+def actorq_runs(records: pd.DataFrame) -> pd.DataFrame:
+    """The rows of ActorQ studies, each run once, with `actor` ("int8/onnxruntime") and `run_s`.
+
+    `run_s` is the clock of the loop. In a frame, `wall_s` is that of the whole cell, from its first
+    import to the last evaluation; where the loop's own was not kept, it is that of the last
+    evaluated policy, which is saved as the loop ends.
+
+    Args:
+        records: `ResultStore.frame` of actorq, actorq_staleness or actorq_runtime.
+    """
+    if records.empty or "actor_s" not in records:
+        return pd.DataFrame()
+    needed = ~records.columns.str.match(r"(provenance|energy|extra)\.")
+    rows = records.loc[records["actor_s"].notna(), needed].copy()
+    for name in SETTING:
+        if name not in rows:
+            rows[name] = ""
+    rows["actor"] = rows["precision"] + "/" + rows["runtime"]
+    if "run_s" not in rows:
+        rows["run_s"] = [times[-1] if len(times) else np.nan for times in rows["curve_wall_s"]]
+    rows["order"] = [(*ACTORS, actor).index(actor) for actor in rows["actor"]]
+    rows = rows.sort_values([*SETTING, "order", *ACTOR, "seed"], kind="stable")
+    return rows.drop_duplicates([*SETTING, *ACTOR, "seed"]).reset_index(drop=True)
+
+
+def learning_runs(records: pd.DataFrame) -> pd.DataFrame:
+    """`actorq_runs` whose learner was evaluated and whose weights travelled as computed."""
+    runs = actorq_runs(records)
+    if runs.empty:
+        return runs
+    evaluated = runs["curve_returns"].map(lambda curve: len(curve) > 1)
+    as_computed = runs["communication"] == runs["precision"]
+    return runs[evaluated & as_computed].reset_index(drop=True)
+
+
+def actor_label(actor: str) -> str:
+    """`int8/onnxruntime` as tables and figures write it: int8 ORT."""
+    return actor.replace("/onnxruntime", " ORT").replace("/", " ")
+
+
+def speedups(records: pd.DataFrame, resamples: int = RESAMPLES) -> pd.DataFrame:
+    """Every kind of actor at every task and setting: time to reward, speed-up, loss of return.
+
+    The level is 95 % of the best running mean of all fp32 runs of the setting, aggregated against
+    steps; each configuration's own aggregated curve has to reach it. Intervals (95 %) redraw the
+    runs of either side and of the level together; a single run has none.
+
+    Returns:
+        `SETTING`, precision, runtime, actor, runs, level, initial (untrained); time_s, steps and
+        updates to the level (NaN: never); total_s, total_steps, total_updates of a whole run;
+        speedup_torch and speedup_ort (time against either fp32 baseline) and steps_ratio (steps
+        of fp32 over steps here, fp32 of torch where measured), each with _low and _high; final
+        (mean return of the last window), final_loss and area_loss with _low, _high, _p_no_loss,
+        _p_loss, _p_equivalent (last return, and mean return over steps, against fp32, runs of the
+        same training seed paired); keys; profile.
+    """
+    runs = learning_runs(records)
+    if runs.empty:
+        return pd.DataFrame()
+    found: list[dict[str, object]] = []
+    for setting, group in runs.groupby(SETTING, sort=False, dropna=False):
+        shared = dict(zip(SETTING, setting, strict=True))
+        if (group["precision"] == "fp32").any():
+            found += [shared | row for row in _setting_rows(group, resamples)]
+    return pd.DataFrame(found)
+
+
+def _setting_rows(group: pd.DataFrame, resamples: int) -> list[dict[str, object]]:
+    drawn = redraw(group, resamples)
+    actors = drawn.actors
+    reached = {
+        name: {axis: drawn.reached(name, column) for axis, column in AXES.items()}
+        for name in actors
+    }
+    full = set(drawn.fp32["actor"])
+    reference = next(name for name in (*BASELINES.values(), *actors) if name in full)
+    return [
+        _actor_row(rows, float(drawn.level[0]), reached[name])
+        | {"initial": float(on_grid(drawn.fp32, "curve_steps").mean[0])}
+        | {f"speedup_{short}{end}": value
+           for short, base in BASELINES.items() if base in actors
+           for end, value in ratio(reached[base]["time_s"], reached[name]["time_s"],
+                                   min(len(actors[base]), len(rows)))}
+        | {f"steps_ratio{end}": value
+           for end, value in ratio(reached[reference]["steps"], reached[name]["steps"],
+                                   min(len(actors[reference]), len(rows)))}
+        | return_losses(actors[reference], rows, drawn.generator, resamples)
+        | {"keys": drawn.keys(name)}
+        for name, rows in actors.items()
+    ]  # fmt: skip
+
+
+def _actor_row(
+    rows: pd.DataFrame, level: float, reached: dict[str, Floats]
+) -> dict[str, object]:
+    first = rows.iloc[0]
+    to_level = {axis: value[0] if np.isfinite(value[0]) else np.nan
+                for axis, value in reached.items()}
+    return {
+        "precision": first["precision"], "runtime": first["runtime"], "actor": first["actor"],
+        "runs": len(rows), "level": level, **to_level, "total_s": rows["run_s"].mean(),
+        "total_steps": rows["steps"].mean(), "total_updates": rows["updates"].mean(),
+        "final": on_grid(rows, "curve_steps").mean[-1], "profile": first["profile"],
+    }
+
+
+def return_losses(
+    base: pd.DataFrame, rows: pd.DataFrame, generator: np.random.Generator, resamples: int
+) -> dict[str, float]:
+    """Loss of the last return and of the mean return over steps of `rows` against `base`.
+
+    Runs of the same training seed are paired. Names: final_loss and area_loss, bare and with _low,
+    _high, _p_no_loss, _p_loss, _p_equivalent (see `stats.Loss`); NaN where there are no pairs.
+    """
+    needed = ["seed", "curve_steps", "curve_returns"]
+    pairs = base[needed].merge(rows[needed], on="seed", suffixes=("_base", ""))
+    parts = ("", "_low", "_high", "_p_no_loss", "_p_loss", "_p_equivalent")
+    found = {f"{name}{part}": float("nan")
+             for name in ("final_loss", "area_loss") for part in parts}
+    if pairs.empty:
+        return found
+    weights = bootstrap_weights(len(pairs), generator, resamples)
+    for name, summary in (("final_loss", _last_return), ("area_loss", mean_return)):
+        x = np.array([*map(summary, pairs["curve_steps_base"], pairs["curve_returns_base"])])
+        y = np.array([*map(summary, pairs["curve_steps"], pairs["curve_returns"])])
+        if x.mean() == 0:
+            continue
+        loss = relative_loss(x, y, weights)
+        found[name] = loss.interval.value
+        if len(pairs) > 1:
+            found |= {f"{name}_low": loss.interval.low, f"{name}_high": loss.interval.high,
+                      f"{name}_p_no_loss": loss.p_no_loss, f"{name}_p_loss": loss.p_loss,
+                      f"{name}_p_equivalent": loss.p_equivalent}
+    return found
+
+
+def _last_return(steps: Sequence[float], returns: Sequence[Sequence[float]]) -> float:
+    return float(running_mean(returns)[-1])
+
+
+def mean_return(steps: Sequence[float], returns: Sequence[Sequence[float]]) -> float:
+    """Area under the learning curve over the steps it spans."""
+    means, x = running_mean(returns), np.asarray(steps, float)
+    return float(np.trapezoid(means, x) / (x[-1] - x[0]))
+
+
+def steps_ratio(
+    base: pd.DataFrame, rows: pd.DataFrame, generator: np.random.Generator,
+    resamples: int = RESAMPLES,
+) -> Interval:
+    """Steps to 95 % of the best return of `base`, of `rows` over `base`; NaN if nothing learned."""
+    weights = [
+        np.vstack([np.full(n, 1 / n), bootstrap_weights(n, generator, resamples)])
+        for n in (len(base), len(rows))
+    ]
+    level = reward_level(weights[0] @ on_grid(base, "curve_steps").values)
+    here = first_reached(rows, "curve_steps", weights[1], level)
+    there = first_reached(base, "curve_steps", weights[0], level)
+    return Interval(*(value for _, value in ratio(here, there, min(len(base), len(rows)))))

@@ -1,0 +1,77 @@
+"""The artefacts of ActorQ and of what its actors do, by file name: what `site` writes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pandas as pd
+
+from quarl_nb.report.actorq import figures, inference, loading, tables
+from quarl_nb.report.actorq.parts import (
+    by_actor,
+    communication_speedups,
+    predicted_speedups,
+    step_parts,
+    step_readings,
+)
+from quarl_nb.report.actorq.runs import speedups
+from quarl_nb.report.actorq.variants import variant_figure, variant_rows, variant_table
+from quarl_nb.report.artefacts import Drawing, Table
+
+STUDIES = ("actorq", "actorq_staleness", "actorq_runtime", "actorq_variants", "inference",
+           "loading")  # fmt: skip
+
+
+def actorq_tables(frames: Mapping[str, pd.DataFrame]) -> dict[str, Table]:
+    """Tables by name, those without records left out.
+
+    Args:
+        frames: the records of every one of `STUDIES`.
+    """
+    speed, runtime, latency = (frames[name] for name in ("actorq", "actorq_runtime", "inference"))
+    found, parts = speedups(speed), step_parts(speed)
+    timed = step_parts(runtime)
+    both = pd.concat([speed, runtime], ignore_index=True)
+    reached, pairs = tables.table2_rows(found), predicted_speedups(step_parts(both))
+    readings = step_readings(found, parts)
+    sent = communication_speedups(timed)
+    variants = variant_rows(frames["actorq_variants"])
+    latencies, loads = inference.latency_rows(latency), loading.loading_rows(frames["loading"])
+    made = {
+        "table2_actorq": Table(
+            speed, reached, tables.table2(reached), "Time to 95 % reward and speed-up (Table 2), "
+            "published beside measured, with 95 % intervals over runs."),
+        "table3_actorq": Table(
+            speed, readings, tables.table3(readings), "Steps trained (Table 3), read as actor "
+            "steps or as learner updates, beside the time of a step."),
+        "actorq_predicted": Table(both, pairs, tables.prediction_table(pairs)),
+        "actorq_runtime": Table(runtime, by_actor(timed), tables.runtime_table(timed)),
+        "actorq_communication": Table(runtime, sent, tables.communication_table(sent)),
+        "actorq_variants": Table(
+            frames["actorq_variants"], variants, variant_table(variants),
+            "What is quantized and how: final return and mean return over the run, losses against "
+            "full precision over runs of the same seed (95 %)."),
+        "inference_latency": Table(latency, latencies, inference.latency_table(latencies)),
+        "loading": Table(frames["loading"], loads, loading.loading_table(loads)),
+    }  # fmt: skip
+    return {name: table for name, table in made.items() if len(table.records) and len(table.tidy)}
+
+
+def actorq_drawings(frames: Mapping[str, pd.DataFrame]) -> dict[str, Drawing]:
+    """Figures by name; some have nothing to draw and say so when they are asked to.
+
+    Args:
+        frames: the records of every one of `STUDIES`.
+    """
+    speed, stale, runtime, variants, latency, _ = (frames[name] for name in STUDIES)
+    both = pd.concat([speed, runtime], ignore_index=True)
+    return {
+        "figure1_actorq": Drawing(speed, lambda: figures.convergence(speed, "time")),
+        "figure2_actorq": Drawing(speed, lambda: figures.convergence(speed, "steps")),
+        "figure3_actorq": Drawing(stale, lambda: figures.staleness(stale)),
+        "figure4_actorq": Drawing(runtime, lambda: figures.runtime_breakdown(runtime)),
+        "actorq_variants_figure": Drawing(
+            variants, lambda: variant_figure(variants)),
+        "actorq_speedup_map": Drawing(both, lambda: figures.speedup_map(both)),
+        "inference_latency_figure": Drawing(latency, lambda: inference.latency_figure(latency)),
+    }

@@ -1,0 +1,218 @@
+"""ActorQ's tables: Tables 2 and 3 published beside measured, and where the time goes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+
+from quarl_nb.report.actorq.parts import ACTOR_PARTS, by_actor
+from quarl_nb.report.actorq.runs import ACTORS, actor_label
+from quarl_nb.report.losses import percent
+from quarl_nb.report.paper import published
+from quarl_nb.report.paper import speedups as published_speedups
+
+# Columns of the setting that tables show where runs differ in them.
+KNOBS = {"n_actors": "actors", "envs_per_actor": "envs an actor", "width": "width",
+         "pull_period": "pull period", "samples_per_insert": "samples per insert",
+         "budget.device": "learner on"}  # fmt: skip
+NEVER = "not reached"
+
+
+def setting_label(row: pd.Series) -> str:
+    """What a run was set to, in words: "1 actor x 1 env, 2048 wide, pull 1000, 1 sample an insert,
+    learner on cpu"."""
+    actors, samples = ("" if row[name] == 1 else "s" for name in ("n_actors", "samples_per_insert"))
+    return (f"{row['n_actors']:.0f} actor{actors} x {row['envs_per_actor']:.0f} env, "
+            f"{row['width']:.0f} wide, pull {row['pull_period']:.0f}, "
+            f"{row['samples_per_insert']:g} sample{samples} an insert, "
+            f"learner on {row['budget.device'] or 'cpu'}")
+
+
+def papers_setting(rows: pd.DataFrame) -> pd.Series:
+    """Which rows are in the paper's setting: learner on a GPU, 4 actors with one environment each,
+    policies of 3 x 2048, 16 samples per insert (section 3)."""
+    return ((rows["n_actors"] == 4) & (rows["envs_per_actor"] == 1) & (rows["width"] == 2048)
+            & (rows["samples_per_insert"] == 16) & ~rows["budget.device"].isin(["cpu", ""]))
+
+
+def table2_rows(found: pd.DataFrame) -> pd.DataFrame:
+    """Table 2, tidy: a row a published task and precision, and each kind of actor measured at it.
+
+    Args:
+        found: `runs.speedups`.
+
+    Returns:
+        task, algo, precision, published_reward, published_s, published_speedup; `KNOBS`, actor,
+        runs, level, time_s, speedup_torch and speedup_ort with _low and _high, final, final_loss
+        with _low and _high, keys; the latter empty where not measured.
+    """
+    table = published("table2")
+    rewards = table[table["quantity"] == "reward"].set_index("task")["value"].astype(float)
+    times = table[table["quantity"] == "time_to_reward"]
+    rows = times[["task", "algo", "precision", "value"]].rename(columns={"value": "published_s"})
+    rows["published_reward"] = rows["task"].map(rewards)
+    ratios = published_speedups()[["task", "precision", "published"]]
+    rows = rows.merge(ratios.rename(columns={"published": "published_speedup"}), how="left")
+    wanted = [*KNOBS, "runs", "level", "time_s", "final", "keys", *_with_ends("speedup_torch"),
+              *_with_ends("speedup_ort"), *_with_ends("final_loss")]  # fmt: skip
+    measured = found.reindex(columns=["task", "precision", "actor", *wanted])
+    return rows.merge(measured, on=["task", "precision"], how="left")
+
+
+def table2(rows: pd.DataFrame) -> pd.DataFrame:
+    """`table2_rows` for reading: a row a task (and setting, if there are several), published beside
+    measured. Speed-ups are `value [95 % interval over runs]`; one run has no interval."""
+    knobs = _varied(rows)
+    lines: dict[tuple[str, ...], dict[tuple[str, str], str]] = {}
+    for task, group in rows.groupby("task", sort=False):
+        published_cells: dict[tuple[str, str], str] = {}
+        for _, row in group.iterrows():
+            published_cells |= _published_cells(row)
+        measured = group[group["runs"].notna()]
+        if measured.empty:
+            lines[(str(task), *len(knobs) * [""])] = published_cells | {
+                ("reward", "95 %, measured"): "not measured"
+            }
+        for _, row in measured.iterrows():
+            values = (row[knob] for knob in knobs)
+            name = (str(task), *(f"{x:g}" if isinstance(x, float) else str(x) for x in values))
+            lines[name] = lines.get(name, published_cells) | _measured_cells(row)
+    order = [("reward", "95 %, published"), ("reward", "95 %, measured"),
+             *(("time (s), published", name) for name in ("fp32", "fp16", "int8")),
+             *(("time (s), measured", actor_label(name)) for name in ACTORS),
+             *(("speed-up", f"{name} {what}") for name in ("fp16", "int8")
+               for what in ("published", "over torch fp32", "over ORT fp32")),
+             *(("loss of final return", name) for name in ("fp16", "int8")), ("runs", "")]
+    shown = pd.DataFrame.from_dict({i: line for i, line in enumerate(lines.values())}, "index")
+    shown = shown.reindex(columns=pd.MultiIndex.from_tuples(order)).fillna("")
+    names = ["task", *(KNOBS[knob] for knob in knobs)]
+    shown.index = pd.MultiIndex.from_tuples([*lines], names=names) if knobs \
+        else pd.Index([task for task, *_ in lines], name="task")
+    return shown
+
+
+def _published_cells(row: pd.Series) -> dict[tuple[str, str], str]:
+    cells = {("reward", "95 %, published"): f"{row['published_reward']:g}",
+             ("time (s), published", row["precision"]): f"{row['published_s']:.0f}"}
+    if row["precision"] != "fp32":
+        cells["speed-up", f"{row['precision']} published"] = f"{row['published_speedup']:.2f}"
+    return cells
+
+
+def _measured_cells(row: pd.Series) -> dict[tuple[str, str], str]:
+    precision = row["precision"]
+    cells = {("reward", "95 %, measured"): _number(row["level"], "nothing learned"),
+             ("time (s), measured", actor_label(row["actor"])): _number(row["time_s"], NEVER),
+             ("runs", ""): f"{row['runs']:.0f}"}
+    if precision != "fp32":
+        cells["speed-up", f"{precision} over torch fp32"] = interval_text(row, "speedup_torch")
+        cells["speed-up", f"{precision} over ORT fp32"] = interval_text(row, "speedup_ort")
+        cells["loss of final return", precision] = _loss(row)
+    return cells
+
+
+def _varied(rows: pd.DataFrame) -> list[str]:
+    """Those of `KNOBS` that take several values."""
+    return [name for name in KNOBS if name in rows and rows[name].nunique() > 1]
+
+
+def table3(readings: pd.DataFrame) -> pd.DataFrame:
+    """`parts.step_readings` for reading."""
+    return pd.DataFrame({
+        "task": readings["task"],
+        "steps trained, published": readings["published_steps"].map("{:,.0f}".format),
+        "if actor steps: ms a step": readings["as_actor_steps_ms"].map("{:.1f}".format),
+        "if learner updates: ms a step": readings["as_updates_ms"].map("{:.1f}".format),
+        "fp32 torch actor, measured: ms a step": _numbers(readings["measured_ms"], ".2f"),
+        "reading that fits": readings["fits"].replace("", "not measured"),
+        "actor steps to 95 %": _numbers(readings["steps"], ",.0f"),
+        "updates to 95 %": _numbers(readings["updates"], ",.0f"),
+        "actor steps in all": _numbers(readings["total_steps"], ",.0f"),
+        "updates in all": _numbers(readings["total_updates"], ",.0f"),
+    })  # fmt: skip
+
+
+def runtime_table(parts: pd.DataFrame) -> pd.DataFrame:
+    """An actor's milliseconds per environment step by activity (Figure 4c, 4d), and the learner's.
+
+    Args:
+        parts: `parts.step_parts`.
+    """
+    rows = by_actor(parts)
+    if rows.empty:
+        return rows
+    ms = {name: (1e3 * rows[name]).map("{:.3f}".format) for name in ACTOR_PARTS}
+    return pd.DataFrame({
+        "task": rows["task"], "width": rows["width"], "pull period": rows["pull_period"],
+        "samples per insert": rows["samples_per_insert"],
+        "actor": rows["actor"].map(actor_label), "sent as": rows["communication"], **ms,
+        "actor in all": (1e3 * rows["actor_step_s"]).map("{:.3f}".format),
+        "learner": (1e3 * rows["learner_step_s"]).map("{:.3f}".format),
+        "predicted step": (1e3 * rows["predicted_step_s"]).map("{:.3f}".format),
+        "measured step": (1e3 * rows["step_s"]).map("{:.3f}".format),
+        "runs": rows["runs"],
+    }).sort_values(["task", "width", "pull period", "samples per insert"], kind="stable") \
+      .reset_index(drop=True)  # fmt: skip
+
+
+def communication_table(found: pd.DataFrame) -> pd.DataFrame:
+    """`parts.communication_speedups` for reading (Figure 4a, 4b)."""
+    if found.empty:
+        return found
+    return pd.DataFrame({
+        "task": found["task"], "pull period": found["pull_period"],
+        "computed in": found["actor"].map(actor_label), "sent as": found["communication"],
+        "steps per second": found["steps_per_s"].map("{:.0f}".format),
+        "speed-up over sent as fp32": [
+            interval_text(row, "speedup") for _, row in found.iterrows()],
+        "payload (kB)": (found["payload_bytes"] / 1e3).map("{:,.0f}".format),
+        "times smaller": found["smaller"].map("{:.2f}".format), "runs": found["runs"],
+    })  # fmt: skip
+
+
+def prediction_table(pairs: pd.DataFrame) -> pd.DataFrame:
+    """`parts.predicted_speedups` for reading: predicted beside measured."""
+    if pairs.empty:
+        return pairs
+    return pd.DataFrame({
+        "task": pairs["task"], **{KNOBS[name]: pairs[name] for name in _varied(pairs)},
+        "actor": pairs["actor"].map(actor_label), "over": pairs["baseline"].map(actor_label),
+        "actor alone": pairs["gain"].map("{:.2f}".format),
+        "load of the learner": pairs["load"].map("{:.2f}".format),
+        "predicted": pairs["predicted"].map("{:.2f}".format),
+        "measured": [interval_text(row, "measured") for _, row in pairs.iterrows()],
+        "runs": pairs["runs"],
+    })  # fmt: skip
+
+
+def _with_ends(name: str) -> list[str]:
+    return [name, f"{name}_low", f"{name}_high"]
+
+
+def _number(value: float, missing: str) -> str:
+    return missing if pd.isna(value) else f"{value:.4g}"
+
+
+def _numbers(values: Sequence[float] | pd.Series, form: str) -> list[str]:
+    return ["" if pd.isna(value) else f"{value:{form}}" for value in values]
+
+
+def interval_text(row: pd.Series, name: str) -> str:
+    """A ratio with its interval, of the columns `name`, `name`_low and `name`_high; empty where it
+    is missing, and 0 is never reached."""
+    value, low, high = (row.get(column, np.nan) for column in _with_ends(name))
+    if pd.isna(value):
+        return ""
+    if value == 0 or pd.isna(low):
+        return f"{value:.2f}" if value else NEVER
+    return f"{value:.2f} [{low:.2f}, {high:.2f}]".replace("inf", "\u221e")
+
+
+def _loss(row: pd.Series) -> str:
+    value, low, high = (row[column] for column in _with_ends("final_loss"))
+    if pd.isna(value):
+        return ""
+    return percent(value) if pd.isna(low) else \
+        f"{percent(value)} [{percent(low)}, {percent(high)}]"

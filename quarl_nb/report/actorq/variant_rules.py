@@ -1,0 +1,116 @@
+"""The rules that decide why ActorQ works.
+
+These claims name neither hardware nor size, so that small networks may decide them; runs of the
+same training seed are paired, and no verdict rests on fewer than `MIN_RUNS`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pandas as pd
+
+from quarl_nb.report.actorq.rules import measured
+from quarl_nb.report.actorq.variants import VARIANTS, loss_text, variant_rows
+from quarl_nb.report.findings import NOT_MEASURED, Finding, Verdict
+from quarl_nb.report.losses import percent
+from quarl_nb.report.stats import ALPHA, MARGIN, Interval, holm
+
+MIN_RUNS = 5
+
+
+def variants_equal(records: pd.DataFrame, variants: Sequence[str], base: str) -> Finding:
+    """Reproduced when every one of `variants` ends with the return of `base` within 5 %, with every
+    algorithm; not reproduced when one ends with a loss of more than 5 % (Holm)."""
+    rows = _rows(records, variants, base)
+    if rows.empty:
+        return NOT_MEASURED
+    lost = holm(rows["final_loss_p_loss"].fillna(1).tolist()) <= ALPHA
+    equal = rows["final_loss_p_equivalent"] <= ALPHA
+    verdict: Verdict = "reproduced" if equal.all() \
+        else "not reproduced" if lost.any() else "inconclusive"
+    text = (f"{int(equal.sum())} of {len(rows)} within 5 % of {base}, {int(lost.sum())} lose more; "
+            f"{_worst(rows, 'final_loss')}")  # fmt: skip
+    return _finding(verdict, rows, text, "final_loss")
+
+
+def variant_keeps_return(records: pd.DataFrame, variant: str, algos: Sequence[str]) -> Finding:
+    """Reproduced when no one of `algos` loses 5 % of the final return of fp32 and each has learned;
+    not reproduced when one loses more (Holm)."""
+    rows = _rows(records, [variant], "fp32")
+    rows = rows[rows["algo"].isin([*algos])] if len(rows) else rows
+    if rows.empty:
+        return NOT_MEASURED
+    kept = (rows["final_loss_p_no_loss"] <= ALPHA) & (rows["final"] > rows["initial"])
+    lost = holm(rows["final_loss_p_loss"].fillna(1).tolist()) <= ALPHA
+    verdict: Verdict = "reproduced" if kept.all() and set(rows["algo"]) == set(algos) \
+        else "not reproduced" if lost.any() else "inconclusive"
+    text = (f"without loss with {', '.join(rows['algo'][kept].str.upper()) or 'none'} of "
+            f"{len(algos)} algorithms; {_worst(rows, 'final_loss')}")  # fmt: skip
+    return _finding(verdict, rows, text, "final_loss")
+
+
+def some_variant_loses(records: pd.DataFrame, variants: Sequence[str]) -> Finding:
+    """Reproduced when one of `variants` ends with a loss of more than 5 % against fp32, with some
+    algorithm (Holm over both); not reproduced when none loses 5 %."""
+    rows = _rows(records, variants, "fp32")
+    if rows.empty:
+        return NOT_MEASURED
+    lost = holm(rows["final_loss_p_loss"].fillna(1).tolist()) <= ALPHA
+    verdict: Verdict = "reproduced" if lost.any() else "not reproduced" \
+        if (rows["final_loss_p_no_loss"] <= ALPHA).all() else "inconclusive"
+    text = "; ".join(f"{VARIANTS[str(variant)]}: {int(lost[group.index].sum())} of {len(group)} "
+                     "algorithms lose more than 5 %"
+                     for variant, group in rows.groupby("variant", sort=False))  # fmt: skip
+    return _finding(verdict, rows, f"{text}; {_worst(rows, 'final_loss')}", "final_loss")
+
+
+def noise_helps(records: pd.DataFrame, variant: str, noise: str) -> Finding:
+    """Reproduced when `variant`'s mean return over the run is above that of fp32 with some
+    algorithm (Holm); not reproduced when it gains less than 5 % with all. `noise` is told beside.
+    """
+    rows = _rows(records, [variant], "fp32")
+    if rows.empty:
+        return NOT_MEASURED
+    gained = holm(rows["p_area_gain"].fillna(1).tolist()) <= ALPHA
+    no_gain = (rows["area_loss_low"] > -MARGIN).all()
+    verdict: Verdict = "reproduced" if gained.any() else "not reproduced" if no_gain \
+        else "inconclusive"  # fmt: skip
+    text = "gain of mean return over fp32: " + "; ".join(
+        f"{row['algo'].upper()} {_gain(row)}" for _, row in rows.iterrows()
+    )
+    beside = _rows(records, [noise], "fp32")
+    if len(beside):
+        text += " (noise of that size: " + "; ".join(
+            f"{row['algo'].upper()} {_gain(row)}" for _, row in beside.iterrows()) + ")"
+    return _finding(verdict, rows, text, "area_loss")
+
+
+def _rows(records: pd.DataFrame, variants: Sequence[str], base: str) -> pd.DataFrame:
+    rows = variant_rows(measured(records), base)
+    if rows.empty:
+        return rows
+    keep = rows["variant"].isin([*variants]) & rows["final_loss"].notna()
+    return rows[keep].reset_index(drop=True)
+
+
+def _finding(verdict: Verdict, rows: pd.DataFrame, text: str, measure: str) -> Finding:
+    if rows["runs"].min() < MIN_RUNS:
+        verdict = "inconclusive"
+        text += f" (only {rows['runs'].min()} of {MIN_RUNS} runs)"
+    worst = rows.loc[rows[measure].idxmax()]
+    interval = Interval(*(float(worst[f"{measure}{end}"]) for end in ("", "_low", "_high")))
+    keys = dict.fromkeys(key for keys in rows["keys"] for key in keys)
+    return Finding(verdict, text, interval, tuple(keys))
+
+
+def _gain(row: pd.Series) -> str:
+    """Of the mean return over the run, with its interval, in per cent."""
+    value, low, high = (row[f"area_loss{end}"] for end in ("", "_high", "_low"))
+    return f"{percent(-value)} [{percent(-low)}, {percent(-high)}]"
+
+
+def _worst(rows: pd.DataFrame, measure: str) -> str:
+    row = rows.loc[rows[measure].idxmax()]
+    what = f"{row['algo'].upper()}, {VARIANTS[row['variant']]}"
+    return f"largest loss {loss_text(row, measure)} ({what})"

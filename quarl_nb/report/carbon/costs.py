@@ -1,0 +1,170 @@
+"""Carbon of ActorQ's runs: to the same return and per million steps, by side, with intervals.
+
+The loop itself records the CPU-seconds of learner, actors and quantizer with every policy it saves,
+so the cost of getting to a return is measured and no share of the whole. A share of the cell's
+energy by time would not do: the cell also imports, compiles and evaluates, in short runs for longer
+than it trains. Joules follow from those seconds at the cell's own joules per CPU-second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Literal
+
+import numpy as np
+import pandas as pd
+
+from quarl_nb.report.actorq.curves import RESAMPLES, Redrawn, ratio, redraw
+from quarl_nb.report.actorq.runs import BASELINES, SETTING, learning_runs
+from quarl_nb.report.stats import Floats, Interval
+
+JOULES_PER_KWH = 3.6e6
+Per = Literal["return", "million steps"]
+PERS: tuple[Per, ...] = ("return", "million steps")
+ROLES = ("learner", "actors", "quantizer")
+PARTS = (*ROLES, "memory")
+ALL = "all"  # of `PARTS` together
+ENERGY = ("cpu_s", "cpu_energy_j", "gpu_energy_j", "ram_energy_j", "assumed_watts",
+          "grid_kg_per_kwh", "grid_source", "method", "watts_source", "other_cpu_s")  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Assumptions:
+    """What turns a run's seconds into carbon, where it is not to be as its record has it.
+
+    Attributes:
+        watts_per_thread: of a busy hardware thread; None: the record's joules per CPU-second.
+        memory: "share" of the power of all memory by the share that the run holds (the record's),
+            "none" of it, or "all" of it, as if the machine were there for the run alone.
+        kg_per_kwh: kg CO2e of the grid; None: the record's.
+    """
+
+    watts_per_thread: float | None = None
+    memory: Literal["share", "none", "all"] = "share"
+    kg_per_kwh: float | None = None
+
+
+AS_RECORDED = Assumptions()
+
+
+def costed_runs(records: pd.DataFrame, assumed: Assumptions = AS_RECORDED) -> pd.DataFrame:
+    """`learning_runs` that recorded their CPU-seconds along the way, with what they emitted.
+
+    Adds, for every one of `PARTS` and for `ALL`, curve_<part>_kg: kg CO2e since the actors started,
+    at every evaluation. A GPU is the learner's, evenly over the cell's time. Adds the fields
+    `ENERGY` of the record too.
+
+    Args:
+        records: `ResultStore.frame` of an ActorQ study.
+    """
+    runs = learning_runs(records)
+    names = [f"energy.{name}" for name in ENERGY]
+    if runs.empty or "curve_cpu_s" not in runs or not {*names} <= {*records}:
+        return pd.DataFrame()
+    runs = runs[runs["curve_cpu_s"].notna()].merge(records[["key", *names]], on="key")
+    runs = runs[runs["energy.cpu_energy_j"].notna()].reset_index(drop=True)
+    joules = [_joules(row, assumed) for _, row in runs.iterrows()]
+    grid = runs["energy.grid_kg_per_kwh"] if assumed.kg_per_kwh is None \
+        else pd.Series(assumed.kg_per_kwh, runs.index)
+    for part in (*PARTS, ALL):
+        runs[f"curve_{part}_kg"] = [
+            list(parts[part] / JOULES_PER_KWH * kg) for parts, kg in zip(joules, grid, strict=True)
+        ]
+    return runs
+
+
+def _joules(run: pd.Series, assumed: Assumptions) -> dict[str, Floats]:
+    """Joules by part at every evaluation."""
+    seconds = np.asarray(run["curve_wall_s"], float)
+    watts = assumed.watts_per_thread
+    if watts is None:
+        watts = run["energy.cpu_energy_j"] / run["energy.cpu_s"]
+    found = {role: watts * np.asarray(run["curve_cpu_s"][role], float) for role in ROLES}
+    found["learner"] = found["learner"] + run["energy.gpu_energy_j"] / run["wall_s"] * seconds
+    memory = {"share": run["energy.ram_energy_j"] / run["wall_s"], "none": 0.0,
+              "all": run["energy.assumed_watts"]["ram"]}[assumed.memory]  # fmt: skip
+    found["memory"] = memory * seconds
+    return found | {ALL: np.sum([*found.values()], axis=0)}
+
+
+def emissions(
+    records: pd.DataFrame, assumed: Assumptions = AS_RECORDED,
+    parts: Sequence[str] = (*PARTS, ALL), resamples: int = RESAMPLES,
+) -> pd.DataFrame:
+    """Carbon of every kind of actor at every task and setting, and its ratio to that of fp32.
+
+    "return": until the aggregated curve first reaches 95 % of the best fp32 return, as for the time
+    to reward (`actorq.runs.speedups`), but against carbon in place of time; of a part, what runs
+    had spent on it by then. "million steps": of the whole run, over the environment steps it made.
+    Intervals (95 %) redraw the runs of either side and of the level together; a single run has
+    none.
+
+    Returns:
+        `SETTING`, precision, runtime, actor, runs, level, part, per; kg (CO2e; NaN where the return
+        was never reached), ratio_torch and ratio_ort (fp32 of either runtime over this), each with
+        _low and _high; method, load (CPU-seconds a second of others on the machine), keys, profile.
+    """
+    runs = costed_runs(records, assumed)
+    found: list[dict[str, object]] = []
+    for setting, group in runs.groupby(SETTING, sort=False, dropna=False) if len(runs) else ():
+        if not (group["precision"] == "fp32").any():
+            continue
+        shared, drawn = dict(zip(SETTING, setting, strict=True)), redraw(group, resamples)
+        for per, part in product(PERS, parts):
+            kg = {actor: _kg(drawn, actor, part, per) for actor in drawn.actors}
+            found += [shared | {"per": per, "part": part} | _row(drawn, actor, kg) for actor in kg]
+    return pd.DataFrame(found)
+
+
+def _kg(drawn: Redrawn, actor: str, part: str, per: Per) -> Floats:
+    """kg CO2e, the estimate first, then redrawn; infinite where the return is not reached."""
+    runs, weights = drawn.actors[actor], drawn.weights[actor]
+    spent, whole = runs[f"curve_{part}_kg"], runs[f"curve_{ALL}_kg"]
+    if per == "million steps":
+        return weights @ (1e6 * spent.str[-1] / runs["steps"]).to_numpy(float)
+    reached = drawn.reached(actor, f"curve_{ALL}_kg")
+    if part == ALL:
+        return reached
+    shares = [np.interp(reached, *curves) for curves in zip(whole, spent, strict=True)]
+    return np.where(np.isfinite(reached), (weights * np.transpose(shares)).sum(axis=1), np.inf)
+
+
+def _row(drawn: Redrawn, actor: str, kg: dict[str, Floats]) -> dict[str, object]:
+    rows = drawn.actors[actor]
+    first = rows.iloc[0]
+    return {
+        "precision": first["precision"], "runtime": first["runtime"], "actor": actor,
+        "runs": len(rows), "level": float(drawn.level[0]),
+        "kg": float(kg[actor][0]) if np.isfinite(kg[actor][0]) else np.nan,
+        **{f"ratio_{short}{end}": value
+           for short, base in BASELINES.items() if base in kg
+           for end, value in ratio(kg[base], kg[actor], min(len(drawn.actors[base]), len(rows)))},
+        "method": ", ".join(sorted(set(rows["energy.method"]))),
+        "load": (rows["energy.other_cpu_s"].astype(float) / rows["wall_s"]).mean(),
+        "keys": drawn.keys(actor), "profile": first["profile"],
+    }  # fmt: skip
+
+
+def mean_ratio(
+    runs: pd.DataFrame, actor: str = "int8/onnxruntime", base: str = BASELINES["torch"],
+    resamples: int = RESAMPLES,
+) -> Interval:
+    """Carbon to the return, `base` over `actor`: the mean over settings, its interval over runs.
+
+    NaN where no setting has both, or one never got there.
+
+    Args:
+        runs: `costed_runs`.
+    """
+    draws, fewest = [], len(runs)
+    for _, group in runs.groupby(SETTING, sort=False, dropna=False) if len(runs) else ():
+        if {actor, base} <= {*group["actor"]}:
+            drawn = redraw(group, resamples)
+            fewest = min(fewest, len(drawn.actors[actor]), len(drawn.actors[base]))
+            spent = [_kg(drawn, name, ALL, "return") for name in (base, actor)]
+            with np.errstate(invalid="ignore"):  # neither got there: infinity over infinity
+                draws.append(spent[0] / spent[1])
+    mean = np.mean(draws, axis=0) if draws else np.array([np.nan])
+    return Interval(*(value for _, value in ratio(mean, np.ones_like(mean), fewest)))

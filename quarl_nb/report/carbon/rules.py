@@ -1,0 +1,85 @@
+"""The rules that decide the claims of carbon; what may decide is as for ActorQ's speed."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from quarl_nb.report.actorq.rules import finding, interval_of, measured, preferred, told
+from quarl_nb.report.actorq.runs import BASELINES, SETTING, speedups
+from quarl_nb.report.carbon.costs import ALL, costed_runs, emissions, mean_ratio
+from quarl_nb.report.findings import NOT_MEASURED, Finding, Verdict
+from quarl_nb.report.paper import published
+
+INT8 = "int8/onnxruntime"
+
+
+def carbon_range(records: pd.DataFrame, low: float, high: float) -> Finding:
+    """Carbon to 95 % reward, fp32 (torch) over int8: reproduced when the smallest ratio over tasks
+    has `low` in its interval and the largest has `high`; not reproduced when one of them has not,
+    all tasks of Table 2 being measured."""
+    rows = _ratios(records)
+    if rows.empty:
+        return NOT_MEASURED
+    least, most = (rows.loc[at] for at in (rows["ratio_torch"].idxmin(),
+                                           rows["ratio_torch"].idxmax()))
+    within = [row["ratio_torch_low"] <= value <= row["ratio_torch_high"]
+              for row, value in ((least, low), (most, high))]  # fmt: skip
+    verdict: Verdict = "inconclusive"
+    if {*published("table2")["task"]} <= {*rows["task"]}:
+        verdict = "reproduced" if all(within) else "not reproduced"
+    return finding(verdict, rows, _text(rows), interval_of(least, "ratio_torch"))
+
+
+def carbon_mean(records: pd.DataFrame, factor: float) -> Finding:
+    """Its mean over tasks: reproduced when the interval is above 1 and reaches `factor` or more,
+    not reproduced when it ends below it."""
+    rows = _ratios(records)
+    if rows.empty:
+        return NOT_MEASURED
+    runs = costed_runs(measured(records)).merge(rows[SETTING], on=SETTING)
+    mean = mean_ratio(runs)
+    verdict: Verdict = "not reproduced" if mean.high < factor else "inconclusive"
+    if mean.low > 1 and mean.high >= factor:
+        verdict = "reproduced"
+    return finding(verdict, rows, f"mean {mean}: {_text(rows)}", mean)
+
+
+def carbon_follows_speed(records: pd.DataFrame) -> Finding:
+    """Reproduced when int8's carbon ratio is above 1 by its interval wherever its time ratio is;
+    not reproduced when it is below 1 on such a task."""
+    rows = _ratios(records)
+    times = speedups(measured(records))
+    if rows.empty or times.empty:
+        return NOT_MEASURED
+    ends = [f"speedup_torch{end}" for end in ("", "_low", "_high")]
+    rows = rows.merge(times[[*SETTING, "actor", *ends]], on=[*SETTING, "actor"])
+    faster = rows[rows["speedup_torch_low"] > 1]
+    verdict: Verdict = "inconclusive"
+    if len(faster):
+        verdict = "reproduced" if (faster["ratio_torch_low"] > 1).all() \
+            else "not reproduced" if (faster["ratio_torch_high"] < 1).any() else verdict
+    text = "; ".join(f"{row['task']} time {told(row, 'speedup_torch')}, carbon "
+                     f"{told(row, 'ratio_torch')}" for _, row in rows.iterrows())
+    text = f"faster on {len(faster)} of {len(rows)} tasks; fp32 torch over int8: {text}"
+    return finding(verdict, rows, text, interval_of(rows.loc[rows["ratio_torch"].idxmin()],
+                                                    "ratio_torch"))  # fmt: skip
+
+
+def _ratios(records: pd.DataFrame) -> pd.DataFrame:
+    """Carbon of int8 actors to the return, in the paper's setting wherever measured there."""
+    found = emissions(measured(records), parts=[ALL])
+    if found.empty or "ratio_torch" not in found:
+        return pd.DataFrame()
+    keep = (found["per"] == "return") & (found["actor"] == INT8) & found["ratio_torch"].notna()
+    return preferred(found[keep])
+
+
+def _text(rows: pd.DataFrame) -> str:
+    """The ratios over both baselines, and how the energy was found."""
+    ratios = "; ".join(
+        f"{row['task']} {told(row, 'ratio_torch')}"
+        + (f" (over fp32 ORT {row['ratio_ort']:.2f})" if pd.notna(row.get("ratio_ort")) else "")
+        if row["ratio_torch"] > 0 else f"{row['task']} return not reached with int8"
+        for _, row in rows.iterrows()
+    )
+    return f"{BASELINES['torch']} over int8: {ratios}; energy by {', '.join(set(rows['method']))}"

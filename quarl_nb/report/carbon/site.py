@@ -1,0 +1,66 @@
+"""The artefacts of carbon by file name: what `site` writes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pandas as pd
+
+from quarl_nb.report.artefacts import Drawing, Table
+from quarl_nb.report.carbon import figures
+from quarl_nb.report.carbon.costs import ALL, PERS, costed_runs, emissions
+from quarl_nb.report.carbon.sensitivity import sensitivity, sensitivity_table
+from quarl_nb.report.carbon.studies import study_energy, study_energy_table
+from quarl_nb.report.carbon.tables import carbon_table, sides_table
+
+TRAININGS = ("actorq", "actorq_staleness", "qat", "mixed_precision")
+STUDIES = (*TRAININGS, "actorq_runtime", "actorq_variants", "ptq", "ptq_public", "weights",
+           "weights_public", "inference", "edge", "navigation")  # fmt: skip
+
+
+def carbon_tables(frames: Mapping[str, pd.DataFrame]) -> dict[str, Table]:
+    """Tables by name, those without records left out.
+
+    Args:
+        frames: the records of every one of `STUDIES`.
+    """
+    runs = _costed(frames["actorq"])
+    found, varied = emissions(runs), sensitivity(runs)
+    trained = {name: frames[name] for name in TRAININGS}
+    made = {
+        "carbon_energy_by_study": _energy(frames, ["study"]),
+        "carbon_energy_of_training": _energy(trained, ["study", "task", "precision"]),
+    }
+    for per in PERS if len(found) else ():
+        name, here = per.replace(" ", "_"), found[found["per"] == per]
+        whole, other = here[here["part"] == ALL], varied[varied["per"] == per]
+        caption = f"Carbon per {per}, published beside measured, with 95 % intervals over runs."
+        made |= {
+            f"carbon_per_{name}": Table(runs, whole, carbon_table(here, per), caption),
+            f"carbon_sides_per_{name}": Table(runs, here, sides_table(here, per)),
+            f"carbon_sensitivity_per_{name}": Table(runs, other, sensitivity_table(other, per)),
+        }
+    return {name: table for name, table in made.items() if len(table.shown)}
+
+
+def _energy(frames: Mapping[str, pd.DataFrame], by: list[str]) -> Table:
+    full = [rows for rows in frames.values() if len(rows)]
+    every = pd.concat(full, ignore_index=True) if full else pd.DataFrame()
+    spent = study_energy(frames)
+    return Table(every, spent, study_energy_table(spent, by))
+
+
+def carbon_drawings(frames: Mapping[str, pd.DataFrame]) -> dict[str, Drawing]:
+    """Figures by name; some have nothing to draw and say so when they are asked to."""
+    runs = _costed(frames["actorq"])
+    found = emissions(runs)
+    return {
+        "carbon_ratios": Drawing(runs, lambda: figures.carbon_ratios(found)),
+        "carbon_by_part": Drawing(runs, lambda: figures.carbon_by_part(found)),
+    }
+
+
+def _costed(records: pd.DataFrame) -> pd.DataFrame:
+    """The records that carbon rests on, whole."""
+    runs = costed_runs(records)
+    return records[records["key"].isin(runs["key"])] if len(runs) else records[:0]

@@ -1,0 +1,56 @@
+"""The artefacts of the Pi study by file name: what `site` writes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pandas as pd
+
+from quarl_nb.report.artefacts import Drawing, Table
+from quarl_nb.report.edge import figures, success, tables, timings
+
+STUDIES = ("edge", "edge_board", "navigation")
+
+
+def edge_tables(frames: Mapping[str, pd.DataFrame]) -> dict[str, Table]:
+    """Tables by name, those without records left out.
+
+    Args:
+        frames: the records of every one of `STUDIES`.
+    """
+    every, timed, flown = joined(frames), joined(frames, STUDIES[:2]), frames["navigation"]
+    latencies, successes = timings.latency_rows(timed), success.success_rows(flown)
+    explained, emulated = timings.explanation_rows(timed), timings.emulated_rows(timed)
+    made = {
+        "table6_edge": Table(
+            every, latencies, tables.table6(latencies, successes), "One decision, memory and "
+            "success (Table 6): published, measured and modelled."),
+        "edge_explanation": Table(timed, explained, tables.explanation_table(explained)),
+        "edge_boards": Table(timed, latencies, tables.boards_table(latencies)),
+        "edge_emulated": Table(timed, emulated, tables.emulated_table(emulated)),
+        "edge_success": Table(flown, successes, tables.success_table(successes)),
+    }  # fmt: skip
+    return {name: table for name, table in made.items() if len(table.tidy) and len(table.shown)}
+
+
+def edge_drawings(frames: Mapping[str, pd.DataFrame]) -> dict[str, Drawing]:
+    """Figures by name; some have nothing to draw and say so when they are asked to.
+
+    Args:
+        frames: the records of every one of `STUDIES`.
+    """
+    every, timed, flown = joined(frames), joined(frames, STUDIES[:2]), frames["navigation"]
+    return {
+        "figure6_edge": Drawing(timed, lambda: figures.memory_bars(timed)),
+        "edge_success_figure": Drawing(flown, lambda: figures.success_figure(flown)),
+        "edge_success_latency": Drawing(
+            every, lambda: figures.success_against_latency(every)),
+    }  # fmt: skip
+
+
+def joined(
+    frames: Mapping[str, pd.DataFrame], studies: tuple[str, ...] = STUDIES
+) -> pd.DataFrame:
+    """The records of `studies` in one frame."""
+    full = [frames[name] for name in studies if len(frames[name])]
+    return pd.concat(full, ignore_index=True) if full else pd.DataFrame()

@@ -1,0 +1,166 @@
+"""Success of the navigation policies against precision: Wilson intervals, published beside."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping
+
+import numpy as np
+import pandas as pd
+
+from quarl_nb.errors import QuarlError
+from quarl_nb.report.edge.timings import policies
+from quarl_nb.report.paper import published
+from quarl_nb.report.stats import (
+    Floats,
+    Loss,
+    bootstrap_weights,
+    paired_difference,
+    relative_loss,
+    wilson,
+)
+
+PLAIN, QAT = "minmax", "qat"  # methods; fp32 is recorded under the first
+METHODS: Mapping[str, str] = {
+    PLAIN: "PTQ, min-max", "per_channel": "PTQ, per channel", "percentile": "PTQ, percentile",
+    "mse": "PTQ, least squares", QAT: "QAT",
+}  # fmt: skip
+RESAMPLES = 1000
+EARLY, STOPPED = "-early", ", stopped early"  # a policy's name in records; its name here
+PAPERS_EPISODES = 100  # "for 100 evaluations"
+# The narrowest kernel that holds the weights of a precision.
+KERNELS: Mapping[str, str] = {
+    "fp32": "fp32", "int8": "int8", "affine8": "int8", "affine7": "int8", "affine6": "int8",
+    "affine5": "int8", "affine4": "int4", "int4": "int4",
+}  # fmt: skip
+
+
+def published_success() -> pd.DataFrame:
+    """Table 6's success rates: policy, precision, success with the low and high of its 100
+    evaluations, fall (fp32 minus this)."""
+    table = published("table6")
+    rows = table[table["quantity"] == "success_rate"]
+    full = rows[rows["precision"] == "fp32"].set_index("policy")["value"]
+    found = []
+    for row in rows.itertuples():
+        rate = wilson(round(row.value / 100 * PAPERS_EPISODES), PAPERS_EPISODES)
+        found.append({"policy": row.policy, "precision": row.precision, "success": rate.value,
+                      "low": rate.low, "high": rate.high,
+                      "fall": (full[row.policy] - row.value) / 100})  # fmt: skip
+    return pd.DataFrame(found)
+
+
+def success_rows(records: pd.DataFrame) -> pd.DataFrame:
+    """One row a policy, precision and method; trainings with quantization (seeds) are pooled.
+
+    Args:
+        records: those of the study `navigation`; others are left out.
+
+    Returns:
+        policy (of Table 6, and `STOPPED` if it learned no more than the published success),
+        network, precision, method, kernel (the narrowest that holds it), trainings, episodes,
+        success with low and high (95 %, Wilson), crash and timeout (rates), fall (fp32 minus
+        this, over common episodes) with fall_low and fall_high (95 %, paired bootstrap),
+        p_no_loss and p_loss (of 5 % of the fp32 rate), keys, profile.
+
+    Raises:
+        QuarlError: two precisions of a policy flew different episodes.
+    """
+    if records.empty or "success" not in records:
+        return pd.DataFrame()
+    rows = records[records["success"].notna()]
+    if rows.empty:
+        return pd.DataFrame()
+    full = rows[rows["precision"] == "fp32"].set_index("policy")
+    names = {network: policy for policy, network in policies().items()}
+    weights: dict[tuple[str, int], Floats] = {}  # a policy's precisions share the draws
+    found = []
+    for (policy, precision, method), group in rows.groupby(["policy", "precision", "method"]):
+        network = group["network"].iloc[0]
+        flown = _pooled(group["success"])
+        rate = wilson(int(flown.sum()), len(flown))
+        base = full.loc[policy] if policy in full.index else None
+        found.append({
+            "policy": _name(policy, names.get(network)), "network": network, "precision": precision,
+            "method": method, "kernel": KERNELS.get(str(precision), ""), "trainings": len(group),
+            "episodes": len(flown), "success": rate.value, "low": rate.low, "high": rate.high,
+            "crash": _pooled(group["crash"]).mean(), "timeout": _pooled(group["timeout"]).mean(),
+            **_fall(group, base, weights), "profile": group["profile"].iloc[0],
+            "keys": tuple(dict.fromkeys([*group["key"], *([] if base is None else [base["key"]])])),
+        })  # fmt: skip
+    order = {name: i for i, name in enumerate([*policies(), *map(stopped, policies())])}
+    table = pd.DataFrame(found)
+    table["at"] = table["policy"].map(order).fillna(len(order))
+    table["wide"] = -table["precision"].map(bits)
+    table["way"] = table["method"].map([*METHODS].index)
+    return table.sort_values(["at", "wide", "precision", "way"], kind="stable") \
+                .drop(columns=["at", "wide", "way"]).reset_index(drop=True)
+
+
+def stopped(policy: str) -> str:
+    """The policy of Table 6 that learned no more than the published success."""
+    return policy + STOPPED
+
+
+def _name(recorded: str, policy: str | None) -> str:
+    """Of a policy in Table 6, else as it is recorded."""
+    if policy is None:
+        return recorded
+    return stopped(policy) if recorded.endswith(EARLY) else policy
+
+
+def loss_between(
+    records: pd.DataFrame, reference: tuple[str, str], treatment: tuple[str, str]
+) -> Loss | None:
+    """The loss of one (policy of Table 6, precision) against another over the same episodes.
+
+    Both with min-max ranges; None where one is not recorded, or where the reference never succeeds.
+    """
+    if records.empty or "success" not in records:
+        return None
+    rows = records[records["success"].notna()]
+    rows = rows[~rows["policy"].str.endswith(EARLY)]
+    sides = []
+    for policy, precision in (reference, treatment):
+        found = rows[(rows["network"] == policies()[policy]) & (rows["precision"] == precision)
+                     & (rows["method"] == PLAIN)]  # fmt: skip
+        if found.empty:
+            return None
+        sides.append(found.iloc[0])
+    if sides[0]["seeds"] != sides[1]["seeds"] or not any(sides[0]["success"]):
+        return None
+    base, ours = (np.asarray(side["success"], float) for side in sides)
+    name = "/".join((*reference, *treatment))
+    generator = np.random.default_rng(zlib.crc32(name.encode()))
+    return relative_loss(base, ours, bootstrap_weights(len(base), generator, RESAMPLES))
+
+
+def bits(precision: str) -> int:
+    """Of the weights: 32 for fp32, 8 for int8 and affine8."""
+    return int(precision.lstrip("abcdefghijklmnopqrstuvwxyz"))
+
+
+def _fall(
+    group: pd.DataFrame, full: pd.Series | None, weights: dict[tuple[str, int], Floats]
+) -> dict[str, float]:
+    """Fall and losses against fp32 over the same episodes; NaN without it, or where it is 0."""
+    if full is None or not any(full["success"]):
+        return dict.fromkeys(("fall", "fall_low", "fall_high"), np.nan) | {
+            "p_no_loss": 1.0, "p_loss": 1.0
+        }  # fmt: skip
+    for seeds in group["seeds"]:
+        if seeds != full["seeds"]:
+            raise QuarlError(f"{full.name}: {group['precision'].iloc[0]} and fp32 flew different "
+                             "episodes; run both on the same")  # fmt: skip
+    base, ours = np.tile(np.asarray(full["success"], float), len(group)), _pooled(group["success"])
+    at = str(full.name), len(base)
+    if at not in weights:
+        generator = np.random.default_rng(zlib.crc32(at[0].encode()))
+        weights[at] = bootstrap_weights(len(base), generator, RESAMPLES)
+    fall, loss = paired_difference(base, ours, weights[at]), relative_loss(base, ours, weights[at])
+    return {"fall": fall.value, "fall_low": fall.low, "fall_high": fall.high,
+            "p_no_loss": loss.p_no_loss, "p_loss": loss.p_loss}  # fmt: skip
+
+
+def _pooled(episodes: pd.Series) -> Floats:
+    return np.concatenate([np.asarray(flown, float) for flown in episodes])

@@ -1,0 +1,198 @@
+"""The tables of the Pi study for reading: every column says measured, modelled or published."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from quarl_nb.report.edge.success import METHODS, PLAIN, STOPPED, published_success
+from quarl_nb.report.edge.timings import (
+    PAPERS_BOARD,
+    PRECISIONS,
+    RUNTIMES,
+    policies,
+    published_times,
+)
+
+Column = tuple[str, str]
+MEASURED = "measured in simulated precision"  # flights with numbers rounded in fp32
+
+
+def table6(latencies: pd.DataFrame, successes: pd.DataFrame) -> pd.DataFrame:
+    """Table 6: a row a policy and precision; published, measured and modelled side by side.
+
+    Args:
+        latencies: `timings.latency_rows`.
+        successes: `success.success_rows`.
+    """
+    lines: dict[tuple[str, str], dict[Column, str]] = {
+        (policy, precision): {} for policy in policies() for precision in PRECISIONS
+    }
+    for _, row in published_times().iterrows():
+        lines[row["policy"], row["precision"]] |= {
+            ("one decision (ms)", f"published, {PAPERS_BOARD}"): ms(row["latency_s"]),
+            ("speed-up over fp32", f"published, {PAPERS_BOARD}"): times(row["speedup"]),
+        }
+    for _, row in published_success().iterrows():
+        lines[row["policy"], row["precision"]]["success", "published"] = f"{row['success']:.0%}"
+    for _, row in _shown_in_table6(latencies).iterrows():
+        where = f"{row['source']}, {row['machine']}"
+        process = f"{where}, {RUNTIMES[row['runtime']]}"
+        time = process if row["source"] == "measured" else where  # modelled alike for both runtimes
+        lines[row["policy"], row["precision"]] |= {
+            ("one decision (ms)", time): ms(row["latency_s"]),
+            ("speed-up over fp32", time): times(row["speedup"]),
+            ("process (MB)", process): f"{row['resident_bytes'] / 1e6:.3g}",
+            ("weights (kB)", ""): f"{row['weight_bytes'] / 1e3:,.0f}",
+        }
+    for _, row in successes.iterrows():
+        if (line := (row["policy"], row["precision"])) in lines and row["method"] == PLAIN:
+            lines[line]["success", MEASURED] = rate(row)
+    shown = pd.DataFrame.from_dict(lines, orient="index").fillna("")
+    first = ["one decision (ms)", "speed-up over fp32", "weights (kB)", "process (MB)", "success"]
+    columns = sorted(shown.columns, key=lambda column: first.index(column[0]))
+    shown = shown[columns]
+    shown.columns = pd.MultiIndex.from_tuples(columns)
+    shown.index = pd.MultiIndex.from_tuples([*lines], names=["policy", "precision"])
+    return shown
+
+
+def _shown_in_table6(latencies: pd.DataFrame) -> pd.DataFrame:
+    """Everything measured, and the model of the paper's board."""
+    if latencies.empty:
+        return latencies
+    of_table6 = latencies["policy"] != ""
+    asked = (latencies["source"] == "measured") | (latencies["machine"] == PAPERS_BOARD)
+    return latencies[of_table6 & asked]
+
+
+def explanation_table(rows: pd.DataFrame) -> pd.DataFrame:
+    """`timings.explanation_rows` for reading."""
+    if rows.empty:
+        return rows
+    yes = {True: "yes", False: "no"}
+    return pd.DataFrame({
+        "policy": rows["policy"], "precision": rows["precision"],
+        "published (ms)": rows["published_s"].map(ms), "modelled (ms)": rows["modelled_s"].map(ms),
+        "published / modelled": rows["ratio"].map("{:.3g}".format),
+        "weights (MB)": (rows["weight_bytes"] / 1e6).map("{:.3f}".format),
+        "process, modelled (MB)": (rows["resident_bytes"] / 1e6).map("{:.0f}".format),
+        "memory left, modelled (MB)": (rows["free_bytes"] / 1e6).map("{:.0f}".format),
+        "exceeds memory, modelled": rows["exceeds"].map(yes),
+        "exceeds memory, published": rows["said_to_exceed"].map(yes),
+        "from flash in a decision (MB)": (rows["flash_bytes"] / 1e6).map("{:.3g}".format),
+        "over its weights": rows["flash_over_weights"].map("{:.2g}".format),
+    })  # fmt: skip
+
+
+def boards_table(latencies: pd.DataFrame) -> pd.DataFrame:
+    """Every board, modelled and imported: a decision's time, speed-up, and what bounds it."""
+    rows = latencies[latencies["machine"].str.startswith("Raspberry")] if len(latencies) \
+        else latencies  # fmt: skip
+    if rows.empty:
+        return rows
+    lines: dict[tuple[str, str, str], dict[Column, str]] = {}
+    for _, row in rows.sort_values("machine", kind="stable").iterrows():
+        measured, precision = row["source"] == "measured", row["precision"]
+        source = f"measured, {RUNTIMES[row['runtime']]}" if measured else "modelled"
+        name = (row["machine"], source, row["policy"] or row["network"])
+        lines.setdefault(name, {}).update({
+            ("one decision (ms)", precision): ms(row["latency_s"]),
+            ("speed-up over fp32", precision): times(row["speedup"]),
+            ("bound by", precision): row["bound_by"],
+        })  # fmt: skip
+    shown = pd.DataFrame.from_dict(lines, orient="index")
+    kinds = ("one decision (ms)", "speed-up over fp32", "bound by")
+    order = [(kind, p) for kind in kinds for p in PRECISIONS if p != "fp32" or kind[0] != "s"]
+    shown = shown.reindex(columns=pd.MultiIndex.from_tuples(order)).fillna("")
+    shown.index = pd.MultiIndex.from_tuples([*lines], names=["board", "source", "policy"])
+    return shown
+
+
+def inputs_table(inputs: pd.DataFrame) -> pd.DataFrame:
+    """`timings.board_inputs` for reading."""
+    if inputs.empty:
+        return inputs
+    return inputs.assign(value=inputs["value"].map("{:,.0f}".format)).rename(
+        columns={"machine": "board", "value": "value (SI units, bytes)"}
+    )
+
+
+def emulated_table(rows: pd.DataFrame) -> pd.DataFrame:
+    """`timings.emulated_rows` for reading."""
+    if rows.empty:
+        return rows
+    kinds = ("code", "constant", "writable", "stack")
+    agreed = rows["actions_as_recorded"] / rows["observations"]
+    return pd.DataFrame({
+        "network": rows["network"], "precision": rows["precision"],
+        "core": rows["machine"],
+        "instructions, measured": rows["instructions"].map("{:,.0f}".format),
+        "at least (ms), modelled": rows["least_s"].map(ms),
+        **{f"{kind} (kB), measured": (rows[f"{kind}_bytes"] / 1e3).map("{:,.1f}".format)
+           for kind in kinds},
+        "actions as simulated": agreed.map("{:.0%}".format),
+    })  # fmt: skip
+
+
+def success_table(rows: pd.DataFrame) -> pd.DataFrame:
+    """`success.success_rows` for reading, published rates beside them."""
+    if rows.empty:
+        return rows
+    table = published_success().set_index(["policy", "precision"])
+    places = zip(rows["policy"].str.removesuffix(STOPPED), rows["precision"], strict=True)
+    beside = [table.loc[at] if at in table.index and method == PLAIN else None
+              for at, method in zip(places, rows["method"], strict=True)]  # fmt: skip
+    return pd.DataFrame({
+        "policy": rows["policy"].where(rows["policy"] != "", rows["network"]),
+        "precision": rows["precision"],
+        "method": rows["method"].map(METHODS).where(rows["precision"] != "fp32", ""),
+        f"success, {MEASURED} [95 %]": [rate(row) for _, row in rows.iterrows()],
+        "published [95 %]": ["" if row is None else rate(row) for row in beside],
+        "fall, measured [95 %]": [_fall(row) for _, row in rows.iterrows()],
+        "fall, published": ["" if row is None or not row["fall"] else f"{100 * row['fall']:.0f}"
+                            for row in beside],
+        "crashes": rows["crash"].map("{:.1%}".format),
+        "out of time": rows["timeout"].map("{:.1%}".format), "episodes": rows["episodes"],
+    })  # fmt: skip
+
+
+def falls_table(rows: pd.DataFrame) -> pd.DataFrame:
+    """`success.success_rows` in short: a row a policy and method, a column a precision.
+
+    A cell tells by how many points success falls below fp32, with its 95 % interval.
+    """
+    if rows.empty:
+        return rows
+    texts = rows.assign(text=[_fall(row) for _, row in rows.iterrows()])
+    full = texts["precision"] == "fp32"
+    wide = texts[~full].set_index(["policy", "method", "precision"])["text"] \
+                       .unstack(sort=False).fillna("").reset_index()  # fmt: skip
+    flown = {row["policy"]: rate(row) for _, row in texts[full].iterrows()}
+    again = wide["policy"].duplicated()
+    wide.insert(1, "success in fp32 [95 %]", wide["policy"].map(flown).fillna("").mask(again, ""))
+    wide["policy"] = wide["policy"].mask(again, "")
+    wide["method"] = wide["method"].map(METHODS)
+    return wide.rename_axis(columns=None)
+
+
+def ms(seconds: float) -> str:
+    """Three digits of milliseconds."""
+    return f"{1e3 * seconds:.3g}"
+
+
+def times(ratio: float) -> str:
+    """A speed-up, nothing where there is none."""
+    return "" if pd.isna(ratio) else f"{ratio:.3g}×"
+
+
+def rate(row: pd.Series) -> str:
+    """A success rate in per cent with its interval."""
+    return f"{row['success']:.1%} [{row['low']:.1%}, {row['high']:.1%}]"
+
+
+def _fall(row: pd.Series) -> str:
+    """In points."""
+    if row["precision"] == "fp32" or pd.isna(row["fall"]):
+        return ""
+    return (f"{100 * row['fall']:+.1f} [{100 * row['fall_low']:+.1f}, "
+            f"{100 * row['fall_high']:+.1f}]")  # fmt: skip

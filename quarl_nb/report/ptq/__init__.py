@@ -1,0 +1,7 @@
+"""Post-training quantization: losses, sweet spots, and the weights behind them."""
+
+from __future__ import annotations
+
+from quarl_nb.report.ptq import figures, rules, summary, sweet_spots, tables, weights
+
+__all__ = ["figures", "rules", "summary", "sweet_spots", "tables", "weights"]

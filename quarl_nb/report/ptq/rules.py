@@ -1,0 +1,172 @@
+"""The rules of the claims on post-training quantization, over policies."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from quarl_nb.report.findings import MIN_EPISODES, NOT_MEASURED, Finding, Verdict
+from quarl_nb.report.losses import paired_losses, percent, ptq_records
+from quarl_nb.report.stats import ALPHA, Interval, holm
+
+
+def similar_rewards(
+    records: pd.DataFrame, precisions: Sequence[str], algos: Sequence[str] = (),
+    env_ids: Sequence[str] = (), min_policies: int = 2,
+) -> Finding:
+    """Reproduced when every policy is equivalent to its fp32 (TOST, within 5 %).
+
+    Not reproduced when a policy loses more than 5 % after Holm's correction over policies.
+    """
+    return _every_policy(records, precisions, algos, env_ids, min_policies, "p_equivalent")
+
+
+def no_loss(
+    records: pd.DataFrame, precisions: Sequence[str], algos: Sequence[str] = (),
+    env_ids: Sequence[str] = (), min_policies: int = 2,
+) -> Finding:
+    """Reproduced when every policy is without loss (below 5 %) at one of `precisions` at least.
+
+    A policy that may choose among k precisions is tested at 5 %/k each (Bonferroni). Not
+    reproduced when a policy loses more than 5 % at all that it was measured at, the last named
+    (the most generous) among them, Holm-corrected over policies.
+    """
+    return _every_policy(records, precisions, algos, env_ids, min_policies, "p_no_loss")
+
+
+def hardness_differs(
+    records: pd.DataFrame, precisions: Sequence[str], algos: Sequence[str] = (),
+    env_ids: Sequence[str] = (), min_policies: int = 2,
+) -> Finding:
+    """Reproduced when at the same precision one policy loses more than 5 % and another none.
+
+    Not reproduced when every policy is without loss, or every one loses. Holm over policies.
+    """
+    losses = losses_at(records, precisions, algos, env_ids)
+    if losses.empty:
+        return NOT_MEASURED
+    hard = holm(losses["p_loss"].tolist()) <= ALPHA
+    easy = holm(losses["p_no_loss"].tolist()) <= ALPHA
+    text = f"{hard.sum()} of {len(losses)} policies lose more than 5 %, {easy.sum()} nothing"
+    worst = losses.loc[losses["loss"].idxmax()]
+    if _too_few(losses, min_policies):
+        verdict: Verdict = "inconclusive"
+    elif hard.any() and easy.any():
+        verdict = "reproduced"
+    elif hard.all() or easy.all():
+        verdict = "not reproduced"
+    else:
+        verdict = "inconclusive"
+    return Finding(verdict, f"{text}{_few_note(losses)}", _interval(worst), _keys(losses))
+
+
+def wider_weights_lose_more(
+    records: pd.DataFrame, precisions: Sequence[str], algos: Sequence[str] = (),
+    env_ids: Sequence[str] = (), width: str = "range", min_policies: int = 8,
+    resamples: int = 2000,
+) -> Finding:
+    """Spearman correlation over policies between the weights' `width` and the relative loss.
+
+    Reproduced when the 95 % bootstrap interval over policies is above 0, not reproduced when it
+    ends below 0.1, else inconclusive.
+
+    Args:
+        records: those of the PTQ and of the weights studies together; the latter hold `width`
+            as a list, one value a layer, of which the largest counts (a tensor has one scale).
+    """
+    losses = losses_at(records, precisions, algos, env_ids)
+    if losses.empty or width not in records:
+        return NOT_MEASURED
+    layers = records[records[width].notna()].drop_duplicates("policy").set_index("policy")
+    widths = layers[width].map(max)
+    pairs = losses.assign(width=losses["policy"].map(widths)).dropna(subset=["width", "loss"])
+    keys = _keys(pairs) + tuple(layers["key"][layers.index.isin(pairs["policy"])])
+    if len(pairs) < min_policies:
+        return Finding("inconclusive", f"only {len(pairs)} policies", None, keys)
+    found = _rank_correlation(pairs[["width", "loss"]].to_numpy(float), resamples)
+    verdict: Verdict = "inconclusive"
+    if not _too_few(pairs, min_policies):
+        verdict = "reproduced" if found.low > 0 else "not reproduced" if found.high < 0.1 \
+            else verdict
+    text = f"rank correlation {found} of {width} and loss over {len(pairs)} policies"
+    return Finding(verdict, text + _few_note(pairs), found, keys)
+
+
+def losses_at(
+    records: pd.DataFrame, precisions: Sequence[str], algos: Sequence[str] = (),
+    env_ids: Sequence[str] = (),
+) -> pd.DataFrame:
+    """`paired_losses` at these precisions with min-max ranges (fp32's own rows only if asked)."""
+    losses = paired_losses(ptq_records(records, precisions, algos, env_ids, ["minmax"]))
+    if losses.empty:
+        return losses
+    return losses[losses["precision"].isin([*precisions])].reset_index(drop=True)
+
+
+def _every_policy(
+    records: pd.DataFrame, precisions: Sequence[str], algos: Sequence[str],
+    env_ids: Sequence[str], min_policies: int, p_good: str,
+) -> Finding:
+    losses = losses_at(records, precisions, algos, env_ids)
+    if losses.empty:
+        return NOT_MEASURED
+    by_policy = losses.groupby(["policy", "seed"], dropna=False)
+    generous = by_policy["precision"].agg(lambda names: precisions[-1] in set(names))
+    # The best width of a policy: Bonferroni for a good one; to fail, all widths must.
+    good = np.minimum(by_policy[p_good].min() * len(set(precisions)), 1) <= ALPHA
+    bad = holm(by_policy["p_loss"].max().tolist()) <= ALPHA
+    if good.all() and not _too_few(losses, min_policies):
+        verdict: Verdict = "reproduced"
+    elif (bad & generous).any() and losses["episodes"].min() >= MIN_EPISODES:
+        verdict = "not reproduced"
+    else:
+        verdict = "inconclusive"
+    best = losses.loc[by_policy["loss"].idxmin().dropna()]
+    worst = best.loc[best["loss"].idxmax()] if len(best) else losses.iloc[0]
+    kind = "equivalent to fp32" if p_good == "p_equivalent" else "without loss"
+    text = (
+        f"{int(good.sum())} of {len(good)} policies {kind}, {int((bad & generous).sum())} lose "
+        f"more than 5 %; largest loss {_percent(worst)} ({worst['policy']}, {worst['precision']})"
+    )
+    return Finding(verdict, text + _few_note(losses), _interval(worst), _keys(losses))
+
+
+def _rank_correlation(pairs: NDArray[np.float64], resamples: int) -> Interval:
+    """Spearman's rho of shape [policies, 2] with its 95 % bootstrap interval over policies."""
+    generator = np.random.default_rng(0)
+    draws = [_spearman(pairs[generator.integers(len(pairs), size=len(pairs))])
+             for _ in range(resamples)]
+    low, high = np.nanquantile(draws, [ALPHA / 2, 1 - ALPHA / 2])
+    return Interval(_spearman(pairs), float(low), float(high))
+
+
+def _spearman(pairs: NDArray[np.float64]) -> float:
+    ranks = pd.DataFrame(pairs).rank().to_numpy()
+    if (ranks.std(axis=0) == 0).any():
+        return float("nan")
+    return float(np.corrcoef(ranks.T)[0, 1])
+
+
+def _too_few(losses: pd.DataFrame, min_policies: int) -> bool:
+    policies = len(losses[["policy", "seed"]].drop_duplicates())
+    return bool(losses["episodes"].min() < MIN_EPISODES or policies < min_policies)
+
+
+def _few_note(losses: pd.DataFrame) -> str:
+    fewest = int(losses["episodes"].min())
+    return f" (only {fewest} episodes)" if fewest < MIN_EPISODES else ""
+
+
+def _interval(row: pd.Series) -> Interval:
+    return Interval(float(row["loss"]), float(row["tost_low"]), float(row["tost_high"]))
+
+
+def _percent(row: pd.Series) -> str:
+    return f"{percent(row['loss'])} [{percent(row['tost_low'])}, {percent(row['tost_high'])}]"
+
+
+def _keys(losses: pd.DataFrame) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(key for keys in losses["keys"] for key in keys))

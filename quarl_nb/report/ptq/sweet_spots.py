@@ -1,0 +1,193 @@
+"""Sweet spots of post-training quantization, corrected for having looked at every bit width."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+import pandas as pd
+
+from quarl_nb.report.findings import MIN_EPISODES, NOT_MEASURED, Finding, Verdict
+from quarl_nb.report.losses import bits_of, ptq_records, returns_of, trajectories_of
+from quarl_nb.report.stats import (
+    ALPHA,
+    MARGIN,
+    Floats,
+    Interval,
+    best_of_many,
+    bootstrap_weights,
+    holm,
+    least_p,
+)
+
+MIN_WIDTHS = 3
+
+
+@dataclass(frozen=True)
+class Widths:
+    """Returns of one policy at fp32 (shape [episodes]) and at every width [widths, episodes].
+
+    `weights` are its bootstrap's, `trajectories` how many of the episodes are distinct.
+    """
+
+    policy: str
+    bits: tuple[int, ...]
+    reference: Floats
+    returns: Floats
+    weights: Floats
+    trajectories: int
+    keys: tuple[str, ...]
+
+
+def widths_of(
+    records: pd.DataFrame, algos: Sequence[str] = (), env_ids: Sequence[str] = (),
+    scheme: str = "affine",
+) -> list[Widths]:
+    """Policies with fp32 and three widths at least, min-max ranges, over common episodes.
+
+    Args:
+        records: as `losses.paired_losses` takes them.
+        scheme: "affine" or "legacy".
+    """
+    rows = ptq_records(records, (), algos, env_ids, ["minmax"])
+    if rows.empty:
+        return []
+    found = []
+    for (policy, seed), group in rows.groupby(["policy", "seed"], dropna=False, sort=True):
+        reference = group[group["precision"] == "fp32"]
+        widths = group[group["precision"].str.startswith(scheme)]
+        if len(reference) and len(widths) >= MIN_WIDTHS:
+            found.append(_widths(f"{policy}/{float(seed)}", str(policy), reference.iloc[0], widths))
+    return found
+
+
+def _widths(name: str, policy: str, reference: pd.Series, widths: pd.DataFrame) -> Widths:
+    widths = widths.assign(bits=widths["precision"].map(bits_of)).sort_values("bits")
+    base = returns_of(reference)
+    arrays = [returns_of(row) for _, row in widths.iterrows()]
+    n = min(len(base), *map(len, arrays))
+    generator = np.random.default_rng(zlib.crc32(name.encode()))
+    clusters = trajectories_of(reference, n)
+    return Widths(
+        policy, tuple(int(bits) for bits in widths["bits"]), base[:n],
+        np.stack([array[:n] for array in arrays]),
+        bootstrap_weights(n, generator, clusters=clusters), int(clusters.max()) + 1,
+        (str(reference["key"]), *widths["key"].astype(str)),
+    )
+
+
+def sweet_spot_table(records: pd.DataFrame) -> pd.DataFrame:
+    """Every policy's best width against fp32: policy, bits, episodes, trajectories, fp32, gain,
+    low, high, p_value, p_holm, sweet_spot.
+
+    `low` and `high` hold for all widths of the policy at once (95 %); `p_holm` is corrected over
+    policies as well. A sweet spot needs low > 0, p_holm <= 5 %, and a gain that is not within
+    the 5 % of |fp32| that count as no difference everywhere else.
+    """
+    rows = []
+    for widths in widths_of(records):
+        best = best_of_many(widths.reference, widths.returns, widths.weights,
+                            least=least_p(widths.trajectories))
+        at = best.best
+        rows.append({
+            "policy": widths.policy, "bits": widths.bits[at], "episodes": len(widths.reference),
+            "trajectories": widths.trajectories, "fp32": widths.reference.mean(),
+            "gain": best.gain[at], "low": best.low[at], "high": best.high[at],
+            "p_value": best.p_value,
+        })
+    table = pd.DataFrame(rows)
+    if len(table):
+        table["p_holm"] = holm(table["p_value"].tolist())
+        certain = (table["low"] > 0) & (table["p_holm"] <= ALPHA)
+        large = table["gain"] >= MARGIN * table["fp32"].abs()
+        table["sweet_spot"] = certain & large & (table["episodes"] >= MIN_EPISODES)
+    return table
+
+
+def sweet_spot_exists(
+    records: pd.DataFrame, algos: Sequence[str] = (), env_ids: Sequence[str] = (),
+) -> Finding:
+    """Reproduced when a width beats fp32 by 5 % of |fp32| at least, and certainly: corrected for
+    widths (max-t) and policies (Holm).
+
+    Not reproduced when no width of any policy can gain more than 5 % of |fp32| (simultaneous
+    upper bounds), else inconclusive.
+    """
+    return _exists(widths_of(records, algos, env_ids), against_wider=False)
+
+
+def fewer_bits_beat_more(
+    records: pd.DataFrame, algos: Sequence[str] = (), env_ids: Sequence[str] = (),
+) -> Finding:
+    """As `sweet_spot_exists`, over every pair of a narrower and a wider quantization.
+
+    Only narrower ones that keep the fp32 return to 5 % count: of two broken policies one is
+    always the better.
+    """
+    return _exists(widths_of(records, algos, env_ids), against_wider=True)
+
+
+def sweet_spots_differ(records: pd.DataFrame) -> Finding:
+    """Reproduced when two policies have sweet spots, and at different widths."""
+    table = sweet_spot_table(records)
+    if table.empty:
+        return NOT_MEASURED
+    spots = table[table["sweet_spot"]]
+    keys = tuple(key for widths in widths_of(records) for key in widths.keys)
+    text = f"{len(spots)} of {len(table)} policies have a sweet spot"
+    text += "".join(f"; {row.policy} at {row.bits} bits" for row in spots.itertuples())
+    verdict: Verdict = "reproduced" if spots["bits"].nunique() > 1 else "inconclusive"
+    return Finding(verdict, text, None, keys)
+
+
+def _exists(policies: list[Widths], against_wider: bool) -> Finding:
+    if not policies:
+        return NOT_MEASURED
+    found = []
+    for widths in policies:
+        labels, reference, treatments = _comparisons(widths, against_wider)
+        if not labels:
+            continue
+        best = best_of_many(reference, treatments, widths.weights,
+                            least=least_p(widths.trajectories))
+        scale = abs(widths.reference.mean())
+        found.append((widths.policy, labels[best.best], scale, best))
+    if not found:
+        return NOT_MEASURED
+    adjusted = np.array(holm([best.p_value for *_, best in found]))
+    relative = np.array([best.gain[best.best] / s if s else 0.0 for _, _, s, best in found])
+    certain = np.array([best.low[best.best] > 0 for *_, best in found]) & (adjusted <= ALPHA)
+    spots = certain & (relative >= MARGIN)
+    # The most certain one of those that count, else of those that are certain but too small.
+    first = int(np.lexsort((-relative, adjusted, ~certain, ~spots))[0])
+    policy, label, scale, best = found[first]
+    at = best.best
+    fewest = min(len(widths.reference) for widths in policies)
+    ceiling = max(float((best.high / s).max()) if s else np.inf for _, _, s, best in found)
+    verdict: Verdict = "inconclusive"
+    if fewest >= MIN_EPISODES and spots.any():
+        verdict = "reproduced"
+    elif fewest >= MIN_EPISODES and ceiling < MARGIN:
+        verdict = "not reproduced"
+    interval = Interval(float(best.gain[at]), float(best.low[at]), float(best.high[at]))
+    text = (
+        f"best of {len(found)} policies: {policy} gains {interval} ({relative[first]:.1%}) at "
+        f"{label}, corrected p = {adjusted[first]:.3g}"
+    )
+    text += f" (only {fewest} episodes)" if fewest < MIN_EPISODES else ""
+    return Finding(verdict, text, interval, tuple(key for w in policies for key in w.keys))
+
+
+def _comparisons(widths: Widths, against_wider: bool) -> tuple[list[str], Floats, Floats]:
+    """Labels, a reference and treatments whose differences are the gains to be tested."""
+    if not against_wider:
+        return [f"{bits} bits" for bits in widths.bits], widths.reference, widths.returns
+    needed = widths.reference.mean() - MARGIN * abs(widths.reference.mean())
+    works = widths.returns.mean(axis=1) >= needed
+    pairs = [(low, high) for low, high in combinations(range(len(works)), 2) if works[low]]
+    gains = np.array([widths.returns[low] - widths.returns[high] for low, high in pairs])
+    labels = [f"{widths.bits[low]} against {widths.bits[high]} bits" for low, high in pairs]
+    return labels, np.zeros(len(widths.reference)), gains

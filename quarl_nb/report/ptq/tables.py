@@ -1,0 +1,182 @@
+"""Records -> tables with a published column beside the measured one: CSV, HTML and LaTeX."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from quarl_nb.report.findings import MIN_EPISODES
+from quarl_nb.report.losses import paired_losses, percent, policy_label, ptq_records
+from quarl_nb.report.paper import published_ptq
+from quarl_nb.report.ptq.summary import ptq_summary
+from quarl_nb.report.ptq.sweet_spots import sweet_spot_table
+from quarl_nb.report.stats import ALPHA, MARGIN
+
+# What stands for the paper's int8 column: 8-bit affine weights, as its own PTQ code does.
+PAPER_INT8 = "affine8"
+ALGOS = ("a2c", "dqn", "ppo", "ddpg")  # the order of Table 4's columns
+
+
+def ptq_rows(
+    records: pd.DataFrame, int8: str = PAPER_INT8, published: pd.DataFrame | None = None
+) -> pd.DataFrame:
+    """Table 4, tidy: one row a published number and measured policy (min-max ranges, own ones).
+
+    A published number without a record keeps its row with nothing measured. `verdict` of fp16
+    and int8: did a loss above 5 % appear where one was published, and none where none was. Of
+    fp32: was the published reward reached (to 5 %), where the environment is the same.
+
+    Args:
+        records: `ResultStore.frame("ptq")`.
+        int8: the measured precision that stands beside the published int8.
+
+    Returns:
+        environment, env_id, algo, precision, scheme, published, published_loss, policy, seed,
+        episodes, trajectories (distinct ones), mean, mean_low, mean_high (95 %), loss, loss_low,
+        loss_high (95 %), verdict, source, keys.
+    """
+    rows = _with_published_loss(published_ptq() if published is None else published)
+    rows["scheme"] = rows["precision"].replace({"int8": int8})
+    wanted = ["algo", "env_id", "precision", "policy", "seed", "episodes", "trajectories", "mean",
+              "mean_low", "mean_high", "loss", "loss_low", "loss_high", "p_no_loss", "p_loss",
+              "keys"]
+    losses = paired_losses(ptq_records(records, [*rows["scheme"].unique()], ranges=["minmax"]))
+    if losses.empty:
+        losses = pd.DataFrame(columns=[*wanted, "public", "ranges"])
+    losses = losses[(losses["ranges"] == "minmax") & ~losses["public"].astype(bool)][wanted]
+    found = rows.merge(
+        losses.rename(columns={"precision": "scheme"}), how="left",
+        on=["algo", "env_id", "scheme"],
+    )
+    found["verdict"] = [_verdict(row) for _, row in found.iterrows()]
+    return found.drop(columns=["p_no_loss", "p_loss", "same_reward_scale"]).rename(
+        columns={"value": "published"}
+    )
+
+
+def _with_published_loss(published: pd.DataFrame) -> pd.DataFrame:
+    """E = (fp32 - quantized) / |fp32| of the published numbers themselves."""
+    fp32 = published[published["precision"] == "fp32"]
+    rows = published.merge(
+        fp32[["environment", "algo", "value"]], on=["environment", "algo"], suffixes=("", "_fp32")
+    )
+    rows["published_loss"] = (rows["value_fp32"] - rows["value"]) / rows["value_fp32"].abs()
+    return rows.drop(columns="value_fp32")
+
+
+def _verdict(row: pd.Series) -> str:
+    if pd.isna(row["episodes"]):
+        return "not measured"
+    if row["precision"] == "fp32":
+        if not row["same_reward_scale"]:
+            return "other environment"
+        needed = row["value"] - MARGIN * abs(row["value"])
+        good, bad = row["mean_low"] >= needed, row["mean_high"] < needed
+    else:
+        lost, kept = row["p_loss"] <= ALPHA, row["p_no_loss"] <= ALPHA
+        good, bad = (lost, kept) if row["published_loss"] > MARGIN else (kept, lost)
+    if row["episodes"] < MIN_EPISODES or not (good or bad):
+        return "inconclusive"
+    return "reproduced" if good else "not reproduced"
+
+
+def ptq_table(rows: pd.DataFrame, measured_only: bool = False) -> pd.DataFrame:
+    """`ptq_rows` for reading: a row an algorithm and environment, published beside measured.
+
+    Cells are texts: `mean [95 % interval]`, losses E in per cent, verdicts one a precision.
+    """
+    if measured_only:
+        rows = rows[rows["episodes"].notna()]
+    rows = rows.sort_values("algo", key=lambda names: names.map(ALGOS.index), kind="stable")
+    lines: dict[tuple[str, str], dict[tuple[str, str], str]] = {}
+    names = rows["environment"] + np.where(
+        rows.groupby(["algo", "environment", "precision"])["published"].transform("size") > 1,
+        " (seed " + rows["seed"].astype(str) + ")", "",
+    )
+    for (_, row), name in zip(rows.iterrows(), names, strict=True):
+        line = lines.setdefault((str(row["algo"]).upper(), name), {})
+        head = str(row["precision"])
+        line[(head, "published")] = f"{row['published']:g}"
+        line[(head, "measured")] = _reward(row)
+        if head != "fp32":
+            line[(f"E {head}", "published")] = percent(row['published_loss'])
+            line[(f"E {head}", "measured")] = _loss(row)
+        line[("episodes", "")] = _episodes(row)
+        line[("verdict", head)] = row["verdict"]
+    order = [(head, side) for head in ("fp32", "fp16", "int8", "E fp16", "E int8")
+             for side in ("published", "measured")]
+    order += [("episodes", ""), *(("verdict", head) for head in ("fp32", "fp16", "int8"))]
+    table = pd.DataFrame.from_dict(lines, orient="index")
+    table = table.reindex(columns=pd.MultiIndex.from_tuples(order)).fillna("")
+    table.index = pd.MultiIndex.from_tuples(list(lines), names=["algorithm", "environment"])
+    return table
+
+
+def loss_table(losses: pd.DataFrame) -> pd.DataFrame:
+    """`paired_losses` for reading: a row a policy, a column a precision, min-max ranges."""
+    rows = losses[(losses["ranges"] == "minmax") & (losses["precision"] != "fp32")]
+    bits = dict(zip(rows["precision"], rows["bits"].fillna(99), strict=True))
+    order = sorted(bits, key=lambda name: (name.rstrip("0123456789"), -bits[name]))
+    texts = rows.assign(
+        policy=rows["policy"].map(policy_label), text=[_loss(row) for _, row in rows.iterrows()]
+    )
+    return texts.pivot_table(
+        index="policy", columns="precision", values="text", aggfunc=" / ".join
+    ).reindex(columns=order).fillna("")
+
+
+def summary_tables(
+    records: pd.DataFrame, generator: np.random.Generator
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """`summary.ptq_summary`, tidy and for reading."""
+    tidy = ptq_summary(records, generator)
+    shown = pd.DataFrame({
+        "algorithm": tidy["algo"].str.upper(), "precision": tidy["precision"],
+        "policies": tidy["policies"], "episodes": tidy["episodes"],
+        "IQM of fp32-normalized return": _ranges(tidy, "iqm", ".3f"),
+        "P(better than fp32)": _ranges(tidy, "improvement", ".3f"),
+    }) if len(tidy) else tidy
+    return tidy, shown
+
+
+def sweet_spot_tables(records: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """`sweet_spots.sweet_spot_table`, tidy and for reading."""
+    tidy = sweet_spot_table(records)
+    shown = pd.DataFrame({
+        "policy": tidy["policy"].map(policy_label), "best width (bits)": tidy["bits"],
+        "gain over fp32 (corrected 95 % bound)": [
+            f"{row.gain:.4g} (> {row.low:.4g})" for row in tidy.itertuples()
+        ],
+        "corrected p": tidy["p_holm"].map("{:.3g}".format),
+        "sweet spot": tidy["sweet_spot"].map({True: "yes", False: "no"}),
+    }) if len(tidy) else tidy
+    return tidy, shown
+
+
+def _ranges(rows: pd.DataFrame, name: str, form: str) -> list[str]:
+    return [
+        f"{row[name]:{form}} [{row[f'{name}_low']:{form}}, {row[f'{name}_high']:{form}}]"
+        for _, row in rows.iterrows()
+    ]
+
+
+def _episodes(row: pd.Series) -> str:
+    if pd.isna(row["episodes"]):
+        return ""
+    text = f"{row['episodes']:.0f}"
+    distinct = row["trajectories"]
+    return text if distinct == row["episodes"] else f"{text} ({distinct:.0f} distinct)"
+
+
+def _reward(row: pd.Series) -> str:
+    if pd.isna(row["episodes"]):
+        return ""
+    digits = 0 if abs(row["mean"]) >= 1000 else 1
+    mean, low, high = (f"{row[part]:.{digits}f}" for part in ("mean", "mean_low", "mean_high"))
+    return mean if low == mean == high else f"{mean} [{low}, {high}]"
+
+
+def _loss(row: pd.Series) -> str:
+    if pd.isna(row["loss"]):
+        return ""
+    return f"{percent(row['loss'])} [{percent(row['loss_low'])}, {percent(row['loss_high'])}]"
