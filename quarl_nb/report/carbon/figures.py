@@ -37,7 +37,8 @@ def carbon_ratios(rows: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
     """Carbon of fp32 over that of quantized actors, by task: the bar chart of 002, measured.
 
     Left to the same return, right per million steps. Full bars: over fp32 actors in torch (the
-    paper's), open ones: int8's in the same runtime. Grey: published range over tasks, and overall.
+    paper's), open ones: int8's in the same runtime; an arrow: an interval without an upper end.
+    Grey: published range over tasks, and overall.
 
     Args:
         rows: `costs.emissions`.
@@ -99,7 +100,11 @@ def _draw_bars(
     errors = np.where(value > 0, np.nan_to_num(np.abs(ends - value), posinf=0.0), 0.0)
     ax.barh(at, np.nan_to_num(value), height=height, xerr=errors,
             error_kw={"elinewidth": 0.7, "ecolor": BLACK}, **_look(actor, baseline))
-    for y, ratio in zip(at, value, strict=True):
+    for y, ratio, high in zip(at, value, ends[1], strict=True):
+        if ratio > 0 and np.isinf(high):  # some redrawn fp32 runs never got there
+            ax.annotate("", (1, y), (ratio, y), xycoords=("axes fraction", "data"),
+                        textcoords="data", arrowprops={"arrowstyle": "->", "lw": 0.7,
+                                                       "shrinkA": 0, "shrinkB": 0})
         if not ratio > 0:
             ax.annotate("not reached", (0, y), xytext=(2, 0), textcoords="offset points",
                         va="center", fontsize=5, color=COLORS.get(actor, BLACK))
@@ -126,6 +131,7 @@ def carbon_by_part(rows: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
     if rows.empty:
         raise NothingToDrawError("no ActorQ run that recorded its CPU-seconds")
     panels, points = list(by_setting(rows)), []
+    most = max(group["actor"].nunique() for _, group in panels)
     with mpl.rc_context(STYLE):
         fig, axes = panel_grid(len(panels), columns=3, height_in=1.75)
         for ax, (name, group) in zip(axes, panels, strict=True):
@@ -139,6 +145,7 @@ def carbon_by_part(rows: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
             for x, top in enumerate(bottom):
                 ax.annotate(f"{top:.3g}", (x, top), ha="center", va="bottom", fontsize=5.5)
             ax.set_ylim(0, 1.12 * bottom.max())
+            ax.set_xlim(-0.6, most - 0.4)
             ax.set_xticks(range(len(actors)), [actor_label(actor) for actor in actors],
                           rotation=35, ha="right", rotation_mode="anchor")  # fmt: skip
             ax.set_title(", ".join(name), pad=4)
