@@ -98,7 +98,7 @@ _CONTINUOUS = _SHARED | dict(learning_rate=1e-3)
 TRAININGS = {
     "dqn": Training("CartPole-v1", 50_000, 0.5, _DQN),
     "ddpg": Training("Pendulum-v1", 10_000, 1.0, _CONTINUOUS),
-    "td3": Training("Pendulum-v1", 10_000, 1.0, _CONTINUOUS),
+    "td3": Training("Pendulum-v1", 20_000, 1.0, _CONTINUOUS),
     "sac": Training("Pendulum-v1", 10_000, 1.0, _CONTINUOUS),
     "d4pg": Training("Pendulum-v1", 10_000, 1.0, _CONTINUOUS | dict(v_min=-1600.0, v_max=0.0)),
 }
