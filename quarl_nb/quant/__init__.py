@@ -15,6 +15,7 @@ from quarl_nb.quant.convert import quantize_module, quantize_weight, weight_byte
 from quarl_nb.quant.fake import FakeQuantize, FixedQuantize
 from quarl_nb.quant.nonuniform import (
     float8_quantize_dequantize,
+    noise_like_error,
     quantile_quantize_dequantize,
     stochastic_quantize_dequantize,
 )
@@ -58,6 +59,7 @@ __all__ = [
     "float8_quantize_dequantize",
     "legacy_quantize_dequantize",
     "make_observer",
+    "noise_like_error",
     "parse_precision",
     "qat_layers",
     "quant_range",

@@ -38,6 +38,17 @@ def quantile_quantize_dequantize(x: Tensor, bits: int) -> Tensor:
     return levels[torch.bucketize(x, middles)]
 
 
+def noise_like_error(
+    x: Tensor, quantized: Tensor, generator: torch.Generator | None = None
+) -> Tensor:
+    """Gaussian noise as large (rms) as the error of `quantized`, in the shape of `x`.
+
+    It separates what quantization does from what noise of its size does.
+    """
+    rms = (quantized - x).square().mean().sqrt()
+    return rms * torch.randn(x.shape, generator=generator)
+
+
 def stochastic_quantize_dequantize(
     x: Tensor, qparams: QParams, generator: torch.Generator
 ) -> Tensor:

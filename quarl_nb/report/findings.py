@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
+import pandas as pd
+
 from quarl_nb.report.stats import Interval
 
 Verdict = Literal["reproduced", "not reproduced", "inconclusive", "not measured"]
@@ -21,6 +23,11 @@ class Finding:
     measured: str = ""
     interval: Interval | None = None
     keys: tuple[str, ...] = ()
+
+
+def keys_of(rows: pd.DataFrame) -> tuple[str, ...]:
+    """The records behind some rows, each once: those of the column `keys`."""
+    return tuple(dict.fromkeys(key for keys in rows["keys"] for key in keys))
 
 
 NOT_MEASURED = Finding("not measured")

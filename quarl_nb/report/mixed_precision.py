@@ -11,7 +11,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter, NullLocator
 
-from quarl_nb.report.findings import NOT_MEASURED, Finding, Verdict
+from quarl_nb.report.findings import NOT_MEASURED, Finding, Verdict, keys_of
 from quarl_nb.report.losses import paired_losses
 from quarl_nb.report.stats import ALPHA, RESAMPLES, Interval, percentile_interval
 from quarl_nb.report.style import (
@@ -182,8 +182,7 @@ def half_precision_speedup(records: pd.DataFrame, ratio: float = PUBLISHED) -> F
             f"{best['precision']} on {best['device']}")  # fmt: skip
     known = sum(loss is not None for loss in losses)
     text += f"; reward compared for {known} of {len(table)}, without loss in {kept.sum()}"
-    keys = tuple(dict.fromkeys(key for pair in table["keys"] for key in pair))
-    return Finding(verdict, text, interval, keys)
+    return Finding(verdict, text, interval, keys_of(table))
 
 
 def _loss(records: pd.DataFrame, row: pd.Series) -> pd.Series | None:

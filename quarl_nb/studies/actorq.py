@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 
 from quarl_nb.actorq import ActorQ, Result, Saving, Settings
 from quarl_nb.actorq.algorithms import make_algorithm
@@ -74,15 +75,8 @@ class ActorQStudy:
             task.algo, task.env_id, cell["width"], cell["seed"], budget["device"],
             budget["autocast"], **budget["options"],
         )  # fmt: skip
-        with TemporaryDirectory() as folder:
-            every = max(1, budget["steps"] // max(1, budget["evaluations"]))
-            snapshots = Path(folder) if budget["evaluations"] else None
-            saving = Saving(snapshots=snapshots, snapshot_every=every)
-            actorq = ActorQ(algorithm, task.env_id, saving=saving, **_settings(cell))
-            result = actorq.learn(budget["steps"], progress_bar=False)
-            if result.stopped != "done":
-                raise QuarlError(f"the run was {result.stopped}")
-            measured = result.as_measured() | learning_curve(result, task.env_id, budget)
+        result, curve = train_evaluated(algorithm, task.env_id, budget, **_settings(cell))
+        measured = result.as_measured() | curve
         measured["run_s"] = measured.pop("wall_s")  # of the run alone; `wall_s` is the cell's
         episodes = measured.pop("episodes")
         ages = np.array(measured.pop("ages"))
@@ -92,6 +86,29 @@ class ActorQStudy:
             "messages": len(ages), "episodes_finished": len(episodes["steps"]),
         }  # fmt: skip
         return Measurement(measured, backend=cell["runtime"], arrays=arrays | {"ages": ages})
+
+
+def train_evaluated(
+    algorithm: OffPolicyAlgorithm, env_id: str, budget: Mapping[str, Any], **options: Any
+) -> tuple[Result, dict[str, Any]]:
+    """Train by ActorQ; afterwards evaluate what the learner's policy was along the run.
+
+    Args:
+        budget: `steps`, `evaluations` along them (0: none) and `episodes` each.
+        options: of `ActorQ`.
+
+    Raises:
+        QuarlError: the run failed or was interrupted.
+    """
+    with TemporaryDirectory() as folder:
+        every = max(1, budget["steps"] // max(1, budget["evaluations"]))
+        snapshots = Path(folder) if budget["evaluations"] else None
+        saving = Saving(snapshots=snapshots, snapshot_every=every)
+        actorq = ActorQ(algorithm, env_id, saving=saving, **options)
+        result = actorq.learn(budget["steps"], progress_bar=False)
+        if result.stopped != "done":
+            raise QuarlError(f"the run was {result.stopped}")
+        return result, learning_curve(result, env_id, budget)
 
 
 def learning_curve(result: Result, env_id: str, budget: Mapping[str, Any]) -> dict[str, Any]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import torch
 from stable_baselines3.common.base_class import BaseAlgorithm
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from quarl_nb.quant import noise_like_error
 from quarl_nb.quant.qat import WeightQuantizer, qat_layers
 from quarl_nb.rl.layers import Layer
 from quarl_nb.rl.policies import PolicyNet
@@ -32,8 +32,7 @@ class WeightNoise(WeightQuantizer):
         if not self.enabled:
             return x
         weight = x.detach()
-        rms = (super().quantize(weight) - weight).square().mean().sqrt()
-        return x + rms * torch.randn_like(weight)
+        return x + noise_like_error(weight, super().quantize(weight))
 
 
 def noise_for_quantization(model: BaseAlgorithm, bits: int) -> None:

@@ -8,15 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import product
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from torch import Tensor
 
-from quarl_nb.actorq import ActorQ, Saving
 from quarl_nb.actorq.algorithms import make_algorithm
 from quarl_nb.errors import check_at_least, check_choice
 from quarl_nb.quant import (
@@ -24,12 +21,13 @@ from quarl_nb.quant import (
     affine_qparams,
     fake_quantize,
     float8_quantize_dequantize,
+    noise_like_error,
     quantile_quantize_dequantize,
     stochastic_quantize_dequantize,
     weight_matrices,
 )
 from quarl_nb.rl.policies import PolicyNet
-from quarl_nb.studies.actorq import learning_curve
+from quarl_nb.studies.actorq import train_evaluated
 from quarl_nb.study import Measurement
 
 Rounding = Callable[[Tensor, torch.Generator], Tensor]
@@ -48,9 +46,7 @@ def _stochastic(x: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def _noise(x: Tensor, generator: torch.Generator) -> Tensor:
-    """Gaussian noise as large (rms) as the error of rounding to 8 bits."""
-    rms = (_nearest(x, generator) - x).square().mean().sqrt()
-    return x + rms * torch.randn(x.shape, generator=generator)
+    return x + noise_like_error(x, _nearest(x, generator), generator)
 
 
 @dataclass(frozen=True)
@@ -150,12 +146,9 @@ class VariantStudy:
         settings = dict(precision=variant.precision, n_actors=1, pull_period=100,
                         samples_per_insert=budget["updates_per_step"] * options["batch_size"],
                         seed=cell["seed"])  # fmt: skip
-        with TemporaryDirectory() as folder:
-            every = max(1, budget["steps"] // budget["evaluations"])
-            saving = Saving(snapshots=Path(folder), snapshot_every=every)
-            actorq = ActorQ(algorithm, cell["env_id"], "serial", saving, quantizer, **settings)
-            result = actorq.learn(budget["steps"], progress_bar=False)
-            curve = learning_curve(result, cell["env_id"], budget)
+        result, curve = train_evaluated(
+            algorithm, cell["env_id"], budget, engine="serial", quantizer=quantizer, **settings
+        )
         measured = {name: curve[name] for name in ("curve_steps", "curve_updates", "curve_returns")}
         return Measurement(
             measured | {"steps": result.steps, "updates": result.updates}, backend="onnxruntime"

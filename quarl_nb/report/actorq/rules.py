@@ -15,7 +15,7 @@ import pandas as pd
 
 from quarl_nb.report.actorq.runs import learning_runs, return_losses, speedups, steps_ratio
 from quarl_nb.report.actorq.tables import papers_setting, setting_label
-from quarl_nb.report.findings import NOT_MEASURED, Finding, Verdict
+from quarl_nb.report.findings import NOT_MEASURED, Finding, Verdict, keys_of
 from quarl_nb.report.losses import percent
 from quarl_nb.report.paper import published
 from quarl_nb.report.stats import ALPHA, MARGIN, Interval, holm
@@ -232,8 +232,7 @@ def finding(
     if len(other):
         verdict = "inconclusive"
         text += f" (not the paper's setting: {setting_label(other.iloc[0])})"
-    keys = dict.fromkeys(key for keys in rows["keys"] for key in keys)
-    return Finding(verdict, text, interval, tuple(keys))
+    return Finding(verdict, text, interval, keys_of(rows))
 
 
 def _least(rows: pd.DataFrame, name: str) -> Interval:

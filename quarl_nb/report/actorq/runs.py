@@ -135,12 +135,14 @@ def _actor_row(
 
 
 def return_losses(
-    base: pd.DataFrame, rows: pd.DataFrame, generator: np.random.Generator, resamples: int
+    base: pd.DataFrame, rows: pd.DataFrame, generator: np.random.Generator, resamples: int,
+    least: float = 0.0,
 ) -> dict[str, float]:
     """Loss of the last return and of the mean return over steps of `rows` against `base`.
 
     Runs of the same training seed are paired. Names: final_loss and area_loss, bare and with _low,
     _high, _p_no_loss, _p_loss, _p_equivalent (see `stats.Loss`); NaN where there are no pairs.
+    No p-value is below `least`.
     """
     needed = ["seed", "curve_steps", "curve_returns"]
     pairs = base[needed].merge(rows[needed], on="seed", suffixes=("_base", ""))
@@ -155,7 +157,7 @@ def return_losses(
         y = np.array([*map(summary, pairs["curve_steps"], pairs["curve_returns"])])
         if x.mean() == 0:
             continue
-        loss = relative_loss(x, y, weights)
+        loss = relative_loss(x, y, weights, least=least)
         found[name] = loss.interval.value
         if len(pairs) > 1:
             found |= {f"{name}_low": loss.interval.low, f"{name}_high": loss.interval.high,

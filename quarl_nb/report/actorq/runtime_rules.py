@@ -7,7 +7,7 @@ import pandas as pd
 from quarl_nb.report.actorq.parts import by_actor, communication_speedups, step_parts
 from quarl_nb.report.actorq.rules import finding, interval_of, measured, preferred, told
 from quarl_nb.report.actorq.runs import learning_runs
-from quarl_nb.report.findings import NOT_MEASURED, Finding, Verdict
+from quarl_nb.report.findings import NOT_MEASURED, Finding, Verdict, keys_of
 from quarl_nb.report.stats import MARGIN, Interval
 
 
@@ -130,7 +130,7 @@ def _bytes(rows: pd.DataFrame, factor: float) -> Finding:
     """Bytes are exact: neither runs nor the setting matter."""
     least, most = rows["smaller"].min(), rows["smaller"].max()
     verdict: Verdict = "reproduced" if least >= factor else "not reproduced"
-    keys = tuple(dict.fromkeys(key for keys in rows["keys"] for key in keys))
+    keys = keys_of(rows)
     return Finding(verdict, f"{least:.2f} to {most:.2f} times fewer bytes",
                    Interval(least, least, most), keys)  # fmt: skip
 

@@ -109,7 +109,7 @@ def _measured_cells(row: pd.Series) -> dict[tuple[str, str], str]:
     if precision != "fp32":
         cells["speed-up", f"{precision} over torch fp32"] = interval_text(row, "speedup_torch")
         cells["speed-up", f"{precision} over ORT fp32"] = interval_text(row, "speedup_ort")
-        cells["loss of final return", precision] = _loss(row)
+        cells["loss of final return", precision] = loss_text(row, "final_loss")
     return cells
 
 
@@ -210,8 +210,10 @@ def interval_text(row: pd.Series, name: str) -> str:
     return f"{value:.2f} [{low:.2f}, {high:.2f}]".replace("inf", "\u221e")
 
 
-def _loss(row: pd.Series) -> str:
-    value, low, high = (row[column] for column in _with_ends("final_loss"))
+def loss_text(row: pd.Series, name: str) -> str:
+    """A relative loss in per cent, of the columns `name`, `name`_low and `name`_high; empty where
+    it is missing, without an interval where there is none."""
+    value, low, high = (row[column] for column in _with_ends(name))
     if pd.isna(value):
         return ""
     return percent(value) if pd.isna(low) else \

@@ -10,11 +10,12 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from quarl_nb.report.actorq.rules import measured
-from quarl_nb.report.actorq.variants import VARIANTS, loss_text, variant_rows
-from quarl_nb.report.findings import NOT_MEASURED, Finding, Verdict
+from quarl_nb.report.actorq.rules import interval_of, measured
+from quarl_nb.report.actorq.tables import loss_text
+from quarl_nb.report.actorq.variants import VARIANTS, variant_rows
+from quarl_nb.report.findings import NOT_MEASURED, Finding, Verdict, keys_of
 from quarl_nb.report.losses import percent
-from quarl_nb.report.stats import ALPHA, MARGIN, Interval, holm
+from quarl_nb.report.stats import ALPHA, MARGIN, holm
 
 MIN_RUNS = 5
 
@@ -99,9 +100,7 @@ def _finding(verdict: Verdict, rows: pd.DataFrame, text: str, measure: str) -> F
         verdict = "inconclusive"
         text += f" (only {rows['runs'].min()} of {MIN_RUNS} runs)"
     worst = rows.loc[rows[measure].idxmax()]
-    interval = Interval(*(float(worst[f"{measure}{end}"]) for end in ("", "_low", "_high")))
-    keys = dict.fromkeys(key for keys in rows["keys"] for key in keys)
-    return Finding(verdict, text, interval, tuple(keys))
+    return Finding(verdict, text, interval_of(worst, measure), keys_of(rows))
 
 
 def _gain(row: pd.Series) -> str:

@@ -13,8 +13,8 @@ from matplotlib.figure import Figure
 
 from quarl_nb.report.actorq.curves import RESAMPLES, running_mean
 from quarl_nb.report.actorq.runs import mean_return, return_losses
-from quarl_nb.report.losses import percent
-from quarl_nb.report.stats import bootstrap_weights, least_p
+from quarl_nb.report.actorq.tables import loss_text
+from quarl_nb.report.stats import bootstrap_weights, least_p, relative_loss
 from quarl_nb.report.style import BLACK, GREY, STYLE, VERMILION, NothingToDrawError, panel_grid
 
 VARIANTS = {
@@ -57,30 +57,32 @@ def _row(bases: pd.DataFrame, rows: pd.DataFrame) -> dict[str, object]:
     means = [running_mean(returns) for returns in rows["curve_returns"]]
     name = f"{rows['algo'].iloc[0]}/{rows['variant'].iloc[0]}"
     generator = np.random.default_rng(zlib.crc32(name.encode()))
-    losses = return_losses(bases, rows, generator, RESAMPLES)
     least = least_p(len(set(bases["seed"]) & set(rows["seed"])))
-    floored = {name: max(value, least) if "_p_" in name else value
-               for name, value in losses.items()}  # fmt: skip
+    losses = return_losses(bases, rows, generator, RESAMPLES, least)
     return {
         "runs": len(rows), "initial": np.mean([m[0] for m in means]),
-        "final": np.mean([m[-1] for m in means]), "area": np.mean([*_areas(rows)]), **floored,
-        "p_area_gain": max(least, _p_gain(bases, rows, generator)),
+        "final": np.mean([m[-1] for m in means]), "area": _areas(rows).mean(), **losses,
+        "p_area_gain": _p_gain(bases, rows, generator, least),
         "keys": (*bases["key"], *rows["key"]),
     }  # fmt: skip
 
 
-def _areas(rows: pd.DataFrame) -> list[float]:
-    return [*map(mean_return, rows["curve_steps"], rows["curve_returns"])]
+def _areas(rows: pd.DataFrame) -> pd.Series:
+    """Mean returns over the steps of the runs, by seed."""
+    areas = map(mean_return, rows["curve_steps"], rows["curve_returns"])
+    return pd.Series([*areas], index=rows["seed"].to_numpy(), dtype=float)
 
 
-def _p_gain(bases: pd.DataFrame, rows: pd.DataFrame, generator: np.random.Generator) -> float:
-    """One-sided bootstrap of "the mean return over the run is no larger than the base's"."""
-    areas = [pd.Series(_areas(side), index=side["seed"].to_numpy()) for side in (bases, rows)]
-    gains = (areas[1] - areas[0]).dropna().to_numpy()
-    if len(gains) < 2:
+def _p_gain(
+    bases: pd.DataFrame, rows: pd.DataFrame, generator: np.random.Generator, least: float
+) -> float:
+    """One-sided: small unless "the mean return over the run is no larger than the base's"."""
+    pairs = pd.concat([_areas(bases), _areas(rows)], axis=1, join="inner")
+    if len(pairs) < 2:
         return float("nan")
-    draws = bootstrap_weights(len(gains), generator, RESAMPLES) @ gains
-    return float(((draws <= 0).sum() + 1) / (RESAMPLES + 1))
+    base, treated = pairs.to_numpy().T
+    weights = bootstrap_weights(len(pairs), generator, RESAMPLES)
+    return relative_loss(base, treated, weights, margin=0.0, least=least).p_no_loss
 
 
 def variant_table(rows: pd.DataFrame) -> pd.DataFrame:
@@ -135,9 +137,3 @@ def _draw_panel(
     ax.set_yticks(range(len(order)), [""] * len(order))
     ax.set_ylim(len(order) - 0.5, -0.5)
     ax.set_title(f"{first['algo'].upper()}, {first['env_id']}")
-
-
-def loss_text(row: pd.Series, measure: str) -> str:
-    """A loss with its interval in per cent; empty where it is missing."""
-    value, low, high = (row[f"{measure}{end}"] for end in ("", "_low", "_high"))
-    return "" if pd.isna(value) else f"{percent(value)} [{percent(low)}, {percent(high)}]"

@@ -28,7 +28,7 @@ from quarl_nb.report.edge.timings import (
     explanation_text,
     latency_rows,
 )
-from quarl_nb.report.findings import MIN_EPISODES, NOT_MEASURED, Finding, Verdict
+from quarl_nb.report.findings import MIN_EPISODES, NOT_MEASURED, Finding, Verdict, keys_of
 from quarl_nb.report.losses import percent
 from quarl_nb.report.stats import ALPHA, Interval, holm
 
@@ -55,7 +55,7 @@ def int8_speedup(
     asked = rows[board] if board.any() else rows[rows["source"] == "measured"]
     best = asked.loc[asked["speedup"].idxmax()]
     interval = Interval(best["speedup"], best["speedup_low"], best["speedup_high"])
-    return Finding(verdict, text + _elsewhere(board), interval, _keys(rows))
+    return Finding(verdict, text + _elsewhere(board), interval, keys_of(rows))
 
 
 def larger_int8_faster(records: pd.DataFrame, larger: str, smaller: str) -> Finding:
@@ -80,7 +80,7 @@ def larger_int8_faster(records: pd.DataFrame, larger: str, smaller: str) -> Find
         verdict = "not reproduced"
     elif (pairs["ratio"][board] > 1).any() and kept:
         verdict = "reproduced"
-    return Finding(verdict, text + _elsewhere(board), None, _keys(pairs))
+    return Finding(verdict, text + _elsewhere(board), None, keys_of(pairs))
 
 
 def resident_memory_smaller(records: pd.DataFrame, factor: float) -> Finding:
@@ -101,7 +101,7 @@ def resident_memory_smaller(records: pd.DataFrame, factor: float) -> Finding:
         f"{ratio:.2f} times smaller in {RUNTIMES[str(name)]}" for name, ratio in best.items()
     ) + f"; the weights alone {weights.min():.2f} to {weights.max():.2f} times"
     interval = Interval(ratios.max(), ratios.min(), ratios.max())
-    return Finding(verdict, text, interval, _keys(rows[rows["precision"].isin(["fp32", "int8"])]))
+    return Finding(verdict, text, interval, keys_of(rows[rows["precision"].isin(["fp32", "int8"])]))
 
 
 def fp32_exceeds_memory(records: pd.DataFrame) -> Finding:
@@ -113,7 +113,7 @@ def fp32_exceeds_memory(records: pd.DataFrame) -> Finding:
         return NOT_MEASURED
     verdict: Verdict = "reproduced" if (rows["exceeds"] == rows["said_to_exceed"]).all() \
         else "not reproduced" if not said["exceeds"].any() else "inconclusive"
-    return Finding(verdict, explanation_text(rows), None, _keys(rows))
+    return Finding(verdict, explanation_text(rows), None, keys_of(rows))
 
 
 def success_falls(records: pd.DataFrame, low: float, high: float) -> Finding:
@@ -150,7 +150,7 @@ def success_falls(records: pd.DataFrame, low: float, high: float) -> Finding:
     worst = plain.loc[plain["fall"].idxmax()]
     interval = Interval(worst["fall"], worst["fall_low"], worst["fall_high"])
     told = pd.concat([plain, stopped])
-    return _enough(Finding(verdict, text, interval, _keys(told)), told)
+    return _enough(Finding(verdict, text, interval, keys_of(told)), told)
 
 
 def _falls_text(rows: pd.DataFrame) -> str:
@@ -190,7 +190,7 @@ def few_bits_pay(records: pd.DataFrame, precisions: Sequence[str]) -> Finding:
                      for precision in precisions if precision in set(rows["precision"]))
     best = kernels.loc[kernels["speedup"].idxmax()]
     interval = Interval(best["speedup"], best["speedup_low"], best["speedup_high"])
-    keys = dict.fromkeys([*_keys(first), *_keys(kernels)])
+    keys = dict.fromkeys([*keys_of(first), *keys_of(kernels)])
     return _enough(Finding(verdict, text, interval, tuple(keys)), first)
 
 
@@ -256,7 +256,3 @@ def _enough(finding: Finding, rates: pd.DataFrame) -> Finding:
         return finding
     return replace(finding, verdict="inconclusive",
                    measured=f"{finding.measured} (only {fewest} episodes)")  # fmt: skip
-
-
-def _keys(rows: pd.DataFrame) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(key for keys in rows["keys"] for key in keys))

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from quarl_nb.report.findings import MIN_EPISODES, NOT_MEASURED, Finding, Verdict
+from quarl_nb.report.findings import MIN_EPISODES, NOT_MEASURED, Finding, Verdict, keys_of
 from quarl_nb.report.losses import paired_losses, percent, ptq_records
 from quarl_nb.report.stats import ALPHA, Interval, holm
 
@@ -60,7 +60,7 @@ def hardness_differs(
         verdict = "not reproduced"
     else:
         verdict = "inconclusive"
-    return Finding(verdict, f"{text}{_few_note(losses)}", _interval(worst), _keys(losses))
+    return Finding(verdict, f"{text}{_few_note(losses)}", _interval(worst), keys_of(losses))
 
 
 def wider_weights_lose_more(
@@ -83,7 +83,7 @@ def wider_weights_lose_more(
     layers = records[records[width].notna()].drop_duplicates("policy").set_index("policy")
     widths = layers[width].map(max)
     pairs = losses.assign(width=losses["policy"].map(widths)).dropna(subset=["width", "loss"])
-    keys = _keys(pairs) + tuple(layers["key"][layers.index.isin(pairs["policy"])])
+    keys = keys_of(pairs) + tuple(layers["key"][layers.index.isin(pairs["policy"])])
     if len(pairs) < min_policies:
         return Finding("inconclusive", f"only {len(pairs)} policies", None, keys)
     found = _rank_correlation(pairs[["width", "loss"]].to_numpy(float), resamples)
@@ -131,7 +131,7 @@ def _every_policy(
         f"{int(good.sum())} of {len(good)} policies {kind}, {int((bad & generous).sum())} lose "
         f"more than 5 %; largest loss {_percent(worst)} ({worst['policy']}, {worst['precision']})"
     )
-    return Finding(verdict, text + _few_note(losses), _interval(worst), _keys(losses))
+    return Finding(verdict, text + _few_note(losses), _interval(worst), keys_of(losses))
 
 
 def _rank_correlation(pairs: NDArray[np.float64], resamples: int) -> Interval:
@@ -166,7 +166,3 @@ def _interval(row: pd.Series) -> Interval:
 
 def _percent(row: pd.Series) -> str:
     return f"{percent(row['loss'])} [{percent(row['tost_low'])}, {percent(row['tost_high'])}]"
-
-
-def _keys(losses: pd.DataFrame) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(key for keys in losses["keys"] for key in keys))

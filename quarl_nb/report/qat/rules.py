@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from quarl_nb.report.findings import MIN_EPISODES, NOT_MEASURED, Finding, Verdict
+from quarl_nb.report.findings import MIN_EPISODES, NOT_MEASURED, Finding, Verdict, keys_of
 from quarl_nb.report.losses import percent
 from quarl_nb.report.qat.gains import gains, minmax, ptq, trainings
 from quarl_nb.report.seeds import MIN_SEEDS
@@ -122,7 +122,7 @@ def _decide(
         verdict = "not reproduced"
     elif good:
         verdict = "reproduced"
-    keys = tuple(dict.fromkeys(key for keys in table["keys"] for key in keys))
+    keys = keys_of(table)
     return Finding(verdict, text, interval, keys)
 
 
