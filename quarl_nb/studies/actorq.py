@@ -187,6 +187,6 @@ RUNTIME = ActorQStudy("actorq_runtime", {
     "full": RUNTIME_QUICK | {
         "tasks": ["CartPole-v1", "dm:cartpole-balance", "dm:humanoid-stand"], "actors": ACTORS,
         "communications": ["", "fp32", "int8"], "steps": 3000, "autocast": "bf16",
-        "seeds": [0, 1, 2],
+        "seeds": [*range(10)],  # communication precision changes a run by less than runs differ
     },
 })  # fmt: skip
