@@ -1,0 +1,78 @@
+"""Atari games."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from quarl_nb.rl.envs import ATARI_SUFFIX
+from quarl_nb.rl.recipes.recipe import Recipe, linear
+
+# Figure 7 shows DQN on these three, so they come first.
+FIGURE_7 = ("Breakout", "MsPacman", "Seaquest")
+OTHER_GAMES = ("SpaceInvaders", "Qbert", "BeamRider")
+
+
+def pong() -> list[Recipe]:
+    """Pong, until it is won."""
+    return [_atari(algo, "Pong") for algo in ("ppo", "a2c", "dqn")]
+
+
+def other_games() -> list[Recipe]:
+    """Six more games of Table 4, fewer steps each."""
+    return [_game(algo, game) for group in (FIGURE_7, OTHER_GAMES)
+            for algo in ("a2c", "ppo", "dqn") for game in group]  # fmt: skip
+
+
+def _atari(algo: str, game: str) -> Recipe:
+    # 128 units after the convolutions (the paper's "128 FC"), so that a file stays under 2 MB.
+    features = dict(features_extractor_kwargs=dict(features_dim=128))
+    fused = dict(optimizer_kwargs=dict(eps=1e-5, fused=True))
+    target = 20.0 if game == "Pong" else None
+    env_id = game + ATARI_SUFFIX
+    common: dict[str, Any] = dict(target_return=target, eval_every=50_000, eval_episodes=10)
+    if algo == "ppo":
+        return Recipe(
+            algo, env_id, 3_000_000,
+            dict(n_steps=128, n_epochs=4, batch_size=256, learning_rate=linear(2.5e-4),
+                 clip_range=linear(0.1), vf_coef=0.5, ent_coef=0.01,
+                 policy_kwargs=features | fused),
+            n_envs=8, source="RL Zoo, atari; 3 of its 10 million steps", **common,
+        )  # fmt: skip
+    if algo == "a2c":
+        rms = dict(optimizer_class="rmsprop_tf_like", optimizer_kwargs=dict(eps=1e-5))
+        return Recipe(
+            algo, env_id, 8_000_000,
+            dict(ent_coef=0.01, vf_coef=0.25, policy_kwargs=features | rms),
+            n_envs=16, source="RL Zoo, atari; 8 of its 10 million steps", **common,
+        )  # fmt: skip
+    return Recipe(
+        algo, env_id, 1_000_000,
+        dict(buffer_size=100_000, learning_rate=1e-4, batch_size=32, learning_starts=10_000,
+             target_update_interval=1000, train_freq=4, gradient_steps=1,
+             exploration_fraction=0.1, exploration_final_eps=0.01,
+             policy_kwargs=features | dict(optimizer_kwargs=dict(fused=True))),
+        source="RL Zoo, atari; steps, warm-up, target update and final epsilon of the paper's "
+        "Table 5; buffer of 100,000", **common,
+    )  # fmt: skip
+
+
+def _game(algo: str, game: str) -> Recipe:
+    """As Pong with fewer steps; DQN has the paper's small buffer, with prioritized replay."""
+    base = _atari(algo, "Pong")
+    # A policy that never fires plays Breakout for half an hour: evaluate half as often.
+    recipe = replace(base, env_id=game + ATARI_SUFFIX, target_return=None, eval_every=100_000)
+    if algo == "ppo":
+        source = "RL Zoo, atari; 1 of its 10 million steps"
+        return replace(recipe, timesteps=1_000_000, source=source)
+    if algo == "a2c":
+        source = "RL Zoo, atari; 2 of its 10 million steps"
+        return replace(recipe, timesteps=2_000_000, source=source)
+    table_5 = dict(buffer_size=10_000, replay_buffer_class="prioritized",
+                   replay_buffer_kwargs=dict(alpha=0.6))  # fmt: skip
+    source = (
+        "the paper's Table 5, which is dqn.yml, atari, of the first RL Zoo (github.com/araffin/"
+        "rl-baselines-zoo) with 1 of its 10 million steps; plain DQN, where stable-baselines 2 "
+        "added double Q-learning and a dueling network"
+    )
+    return replace(recipe, hyperparameters=base.hyperparameters | table_5, source=source)
