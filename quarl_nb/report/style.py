@@ -11,6 +11,7 @@ import matplotlib as mpl
 import numpy as np
 import pandas as pd
 from cycler import cycler
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullLocator
@@ -60,6 +61,16 @@ def panel_grid(n: int, columns: int = 4, height_in: float = 1.35) -> tuple[Figur
     for spare in axes[n:]:
         spare.remove()
     return fig, axes[:n]
+
+
+def common_legend(fig: Figure, axes: list[Axes]) -> None:
+    """One legend above all panels; a label that several panels use appears once."""
+    found: dict[str, Artist] = {}
+    for ax in axes:
+        for handle, label in zip(*ax.get_legend_handles_labels(), strict=True):
+            found.setdefault(label, handle)
+    fig.legend(list(found.values()), list(found), loc="outside upper center",
+               ncols=min(len(found), 6))  # fmt: skip
 
 
 def loss_axis(ax: Axes, which: Literal["x", "y"]) -> None:

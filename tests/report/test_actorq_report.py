@@ -204,22 +204,22 @@ def test_the_tables_show_what_is_missing() -> None:
 def test_figures_plot_what_was_recorded_or_say_why_not() -> None:
     records = make_records(["Walker Stand", "Acrobot (Gym)"])
     for axis in ("time", "steps"):
-        _, points = actorq.figures.convergence(records, axis)
+        _, points = actorq.curve_figures.convergence(records, axis)
         assert set(points["actor"]) == set(ENGINES) and points["mean"].max() == 100
     periods = pd.concat([make_records(["Walker Stand"], ["int8/onnxruntime"], pull_period=period)
                          for period in (30, 1000)])
-    _, points = actorq.figures.staleness(periods)
+    _, points = actorq.curve_figures.staleness(periods)
     ages = points[points["axis"] == "age"].set_index("pull_period")
     assert ages.loc[1000, "age_mean"] == 1000 / 16 and ages.loc[30, "age_mean"] == 30 / 16
-    _, points = actorq.figures.runtime_breakdown(periods)
+    _, points = actorq.time_figures.runtime_breakdown(periods)
     assert points["inference"].tolist() == pytest.approx([1e-3, 1e-3])
-    _, points = actorq.figures.speedup_map(records)
+    _, points = actorq.time_figures.speedup_map(records)
     assert set(points["actor"]) == {"fp16/torch", "int8/onnxruntime"} and len(points) == 8
     empty = pd.DataFrame()
-    for draw in (lambda: actorq.figures.convergence(empty, "time"),
-                 lambda: actorq.figures.staleness(records),
-                 lambda: actorq.figures.runtime_breakdown(empty),
-                 lambda: actorq.figures.speedup_map(empty)):
+    for draw in (lambda: actorq.curve_figures.convergence(empty, "time"),
+                 lambda: actorq.curve_figures.staleness(records),
+                 lambda: actorq.time_figures.runtime_breakdown(empty),
+                 lambda: actorq.time_figures.speedup_map(empty)):
         with pytest.raises(NothingToDrawError):
             draw()
 

@@ -122,9 +122,10 @@ def test_without_records_the_published_table_stands_alone() -> None:
     for table in ("explanation_table", "boards_table", "inputs_table", "emulated_table",
                   "success_table", "falls_table"):
         assert getattr(edge.tables, table)(nothing).empty
-    for draw in ("memory_bars", "success_figure", "success_against_latency"):
+    for draw in (edge.memory_figure.memory_bars, edge.success_figures.success_figure,
+                 edge.success_figures.success_against_latency):
         with pytest.raises(NothingToDrawError):
-            getattr(edge.figures, draw)(nothing)
+            draw(nothing)
     frames = dict.fromkeys(edge.site.STUDIES, nothing)
     assert edge.site.edge_tables(frames) == {} and edge.site.joined(frames).empty
 
@@ -202,9 +203,9 @@ def test_policies_that_stopped_early_stand_below_the_others_and_beside_what_was_
     assert table6.loc[("Policy I", "int8"), ("success", edge.tables.MEASURED)].startswith("81.0%")
     loss = edge.success.loss_between(every, ("Policy I", "fp32"), ("Policy I", "int8"))
     assert loss is not None and loss.interval.value == pytest.approx(0.1)  # 0.09 of 0.9
-    fig, points = edge.figures.success_figure(every)
+    fig, points = edge.success_figures.success_figure(every)
     assert [ax.get_title() for ax in fig.axes] == names and len(points) == 10
-    _, latencies = edge.figures.success_against_latency(pd.concat([timed(), every]))
+    _, latencies = edge.success_figures.success_against_latency(pd.concat([timed(), every]))
     assert set(latencies["policy"]) == {*NETWORKS}
 
 
@@ -214,7 +215,7 @@ def test_a_policy_that_never_succeeds_has_no_fall() -> None:
 
 
 def test_memory_figure_plots_boards_and_processes() -> None:
-    fig, points = edge.figures.memory_bars(timed())
+    fig, points = edge.memory_figure.memory_bars(timed())
     boards = points[points["source"] == "modelled"]
     assert list(boards["precision"]) == ["fp32", "int8", "int4"]
     assert set(boards["policy"]) == {"Policy III"}
@@ -227,13 +228,13 @@ def test_memory_figure_plots_boards_and_processes() -> None:
 
 def test_success_figure_has_a_panel_a_policy() -> None:
     rates = {("int8", "minmax"): 0.8, ("affine4", "minmax"): 0.1, ("affine4", "qat"): 0.7}
-    fig, points = edge.figures.success_figure(flights(rates))
+    fig, points = edge.success_figures.success_figure(flights(rates))
     assert [ax.get_title() for ax in fig.axes] == [*NETWORKS]
     assert [tick.get_text() for tick in fig.axes[0].get_xticklabels()] == [
         "fp32", "int8", "affine4"]  # fmt: skip
     assert len(points) == 12
     one = {"Policy II": "256x3"}
-    fig, _ = edge.figures.success_figure(flights(rates, networks=one))
+    fig, _ = edge.success_figures.success_figure(flights(rates, networks=one))
     assert len(fig.axes) == 1
 
 
@@ -241,7 +242,7 @@ def test_success_takes_the_time_of_the_kernel_that_holds_the_width() -> None:
     rates = {("int8", "minmax"): 0.8, ("affine8", "qat"): 0.9, ("affine5", "qat"): 0.85,
              ("fp16", "minmax"): 0.9}  # fmt: skip
     records = pd.concat([timed(), flights(rates)], ignore_index=True)
-    fig, points = edge.figures.success_against_latency(records)
+    fig, points = edge.success_figures.success_against_latency(records)
     ours = points[(points["policy"] == "Policy II") & (points["source"] == "measured")]
     found = ours.set_index("precision")["latency_s"].to_dict()
     # affine8 succeeds more than int8, and takes its place; fp16 has no kernel.

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from quarl_nb.report.actorq import (
+    curve_figures,
     curves,
-    figures,
     inference,
     loading,
     parts,
@@ -13,13 +13,14 @@ from quarl_nb.report.actorq import (
     runtime_rules,
     site,
     tables,
+    time_figures,
     variant_rules,
     variants,
 )
 
 __all__ = [
+    "curve_figures",
     "curves",
-    "figures",
     "inference",
     "loading",
     "parts",
@@ -28,6 +29,7 @@ __all__ = [
     "runtime_rules",
     "site",
     "tables",
+    "time_figures",
     "variant_rules",
     "variants",
 ]

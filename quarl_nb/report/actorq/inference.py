@@ -37,6 +37,11 @@ COLORS = {"fp32/torch": BLUE, "fp32/onnxruntime": SKY, "bf16/torch": GREEN, "fp1
           "int8/onnxruntime": VERMILION, "int4/onnxruntime": ORANGE}  # fmt: skip
 
 
+def kind_order(kind: object) -> int:
+    """The place of a kind of actor among the others; a pull period's is itself."""
+    return list(COLORS).index(str(kind)) if str(kind) in COLORS else int(str(kind))
+
+
 def latency_rows(records: pd.DataFrame, resamples: int = RESAMPLES) -> pd.DataFrame:
     """One row a network, engine and batch, networks from few weights to many.
 

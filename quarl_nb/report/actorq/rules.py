@@ -1,8 +1,6 @@
 """The rules that decide ActorQ's claims of speed and convergence.
 
-A verdict on time, waiting or convergence needs the paper's setting (section 3) and three runs of
-each kind; measured elsewhere the finding tells its numbers and setting and stays inconclusive. The
-smoke profile decides nothing.
+Which runs may decide is in `quarl_nb.report.actorq.findings`.
 """
 
 from __future__ import annotations
@@ -13,14 +11,13 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
+from quarl_nb.report.actorq.findings import finding, interval_of, measured, preferred, told
 from quarl_nb.report.actorq.runs import learning_runs, return_losses, speedups, steps_ratio
-from quarl_nb.report.actorq.tables import papers_setting, setting_label
-from quarl_nb.report.findings import NOT_MEASURED, Finding, Verdict, keys_of
+from quarl_nb.report.findings import NOT_MEASURED, Finding, Verdict
 from quarl_nb.report.losses import percent
 from quarl_nb.report.paper import published
 from quarl_nb.report.stats import ALPHA, MARGIN, Interval, holm
 
-MIN_RUNS = 3  # "average over at least 3 runs", section 3
 RESAMPLES = 2000
 
 
@@ -169,11 +166,6 @@ def rare_pulls_slower(
                     _least(found, "ratio"))  # fmt: skip
 
 
-def measured(records: pd.DataFrame) -> pd.DataFrame:
-    """The records that may decide: all but those of the smoke profile."""
-    return records[records["profile"] != "smoke"] if len(records) else records
-
-
 def _speedups(
     records: pd.DataFrame, precisions: Sequence[str], algos: Sequence[str] = (),
     env_ids: Sequence[str] = (),
@@ -188,12 +180,6 @@ def _speedups(
     if "speedup_torch" not in found:
         return found[:0]
     return preferred(found[keep & found["speedup_torch"].notna()])
-
-
-def preferred(rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows in the paper's setting, if there are any, else all."""
-    own = papers_setting(rows)
-    return (rows[own] if own.any() else rows).reset_index(drop=True)
 
 
 def _missing(rows: pd.DataFrame, algos: Sequence[str] = ()) -> set[str]:
@@ -221,30 +207,5 @@ def _range_text(rows: pd.DataFrame, algos: Sequence[str] = ()) -> str:
     return "; ".join(parts) + f"; {_tasks(rows, algos)}"
 
 
-def finding(
-    verdict: Verdict, rows: pd.DataFrame, text: str, interval: Interval | None = None
-) -> Finding:
-    """The verdict, if the rows are in the paper's setting and of enough runs."""
-    if rows["runs"].min() < MIN_RUNS:
-        verdict = "inconclusive"
-        text += f" (only {rows['runs'].min():.0f} of {MIN_RUNS} runs)"
-    other = rows[~papers_setting(rows)]
-    if len(other):
-        verdict = "inconclusive"
-        text += f" (not the paper's setting: {setting_label(other.iloc[0])})"
-    return Finding(verdict, text, interval, keys_of(rows))
-
-
 def _least(rows: pd.DataFrame, name: str) -> Interval:
     return interval_of(rows.loc[rows[name].idxmin()], name)
-
-
-def told(row: pd.Series, name: str) -> str:
-    """A ratio with its interval in words; one run has no interval."""
-    value, low, high = (row[f"{name}{end}"] for end in ("", "_low", "_high"))
-    return f"{value:.2f}" if pd.isna(low) else f"{value:.2f} [{low:.2f}, {high:.2f}]"
-
-
-def interval_of(row: pd.Series, name: str) -> Interval:
-    """The columns `name`, `name`_low and `name`_high."""
-    return Interval(*(float(row[f"{name}{end}"]) for end in ("", "_low", "_high")))

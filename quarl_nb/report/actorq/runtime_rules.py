@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pandas as pd
 
+from quarl_nb.report.actorq.findings import finding, interval_of, measured, preferred, told
 from quarl_nb.report.actorq.parts import by_actor, communication_speedups, step_parts
-from quarl_nb.report.actorq.rules import finding, interval_of, measured, preferred, told
 from quarl_nb.report.actorq.runs import learning_runs
 from quarl_nb.report.findings import NOT_MEASURED, Finding, Verdict, keys_of
 from quarl_nb.report.stats import MARGIN, Interval

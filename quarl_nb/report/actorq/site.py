@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pandas as pd
 
-from quarl_nb.report.actorq import figures, inference, loading, tables
+from quarl_nb.report.actorq import curve_figures, inference, loading, tables, time_figures
 from quarl_nb.report.actorq.parts import (
     by_actor,
     communication_speedups,
@@ -66,12 +66,12 @@ def actorq_drawings(frames: Mapping[str, pd.DataFrame]) -> dict[str, Drawing]:
     speed, stale, runtime, variants, latency, _ = (frames[name] for name in STUDIES)
     both = pd.concat([speed, runtime], ignore_index=True)
     return {
-        "figure1_actorq": Drawing(speed, lambda: figures.convergence(speed, "time")),
-        "figure2_actorq": Drawing(speed, lambda: figures.convergence(speed, "steps")),
-        "figure3_actorq": Drawing(stale, lambda: figures.staleness(stale)),
-        "figure4_actorq": Drawing(runtime, lambda: figures.runtime_breakdown(runtime)),
+        "figure1_actorq": Drawing(speed, lambda: curve_figures.convergence(speed, "time")),
+        "figure2_actorq": Drawing(speed, lambda: curve_figures.convergence(speed, "steps")),
+        "figure3_actorq": Drawing(stale, lambda: curve_figures.staleness(stale)),
+        "figure4_actorq": Drawing(runtime, lambda: time_figures.runtime_breakdown(runtime)),
         "actorq_variants_figure": Drawing(
             variants, lambda: variant_figure(variants)),
-        "actorq_speedup_map": Drawing(both, lambda: figures.speedup_map(both)),
+        "actorq_speedup_map": Drawing(both, lambda: time_figures.speedup_map(both)),
         "inference_latency_figure": Drawing(latency, lambda: inference.latency_figure(latency)),
     }

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from quarl_nb.report.actorq.rules import interval_of, measured
+from quarl_nb.report.actorq.findings import interval_of, measured
 from quarl_nb.report.actorq.tables import loss_text
 from quarl_nb.report.actorq.variants import VARIANTS, variant_rows
 from quarl_nb.report.findings import NOT_MEASURED, Finding, Verdict, keys_of

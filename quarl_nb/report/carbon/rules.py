@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from quarl_nb.report.actorq.rules import finding, interval_of, measured, preferred, told
+from quarl_nb.report.actorq.findings import finding, interval_of, measured, preferred, told
 from quarl_nb.report.actorq.runs import BASELINES, SETTING, speedups
 from quarl_nb.report.carbon.costs import ALL, costed_runs, emissions, mean_ratio
 from quarl_nb.report.findings import NOT_MEASURED, Finding, Verdict

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
-from quarl_nb.report.edge import figures, rules, site, success, tables, timings
+from quarl_nb.report.edge import (
+    memory_figure,
+    rules,
+    site,
+    success,
+    success_figures,
+    tables,
+    timings,
+)
 
 __all__ = [
-    "figures",
+    "memory_figure",
     "rules",
     "site",
     "success",
+    "success_figures",
     "tables",
     "timings",
 ]

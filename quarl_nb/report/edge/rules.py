@@ -12,7 +12,7 @@ from typing import Any
 
 import pandas as pd
 
-from quarl_nb.report.actorq.rules import measured
+from quarl_nb.report.actorq.findings import measured
 from quarl_nb.report.edge.success import (
     PLAIN,
     QAT,

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pandas as pd
 
 from quarl_nb.report.artefacts import Drawing, Table
-from quarl_nb.report.edge import figures, success, tables, timings
+from quarl_nb.report.edge import memory_figure, success, success_figures, tables, timings
 
 STUDIES = ("edge", "edge_board", "navigation")
 
@@ -41,10 +41,10 @@ def edge_drawings(frames: Mapping[str, pd.DataFrame]) -> dict[str, Drawing]:
     """
     every, timed, flown = joined(frames), joined(frames, STUDIES[:2]), frames["navigation"]
     return {
-        "figure6_edge": Drawing(timed, lambda: figures.memory_bars(timed)),
-        "edge_success_figure": Drawing(flown, lambda: figures.success_figure(flown)),
+        "figure6_edge": Drawing(timed, lambda: memory_figure.memory_bars(timed)),
+        "edge_success_figure": Drawing(flown, lambda: success_figures.success_figure(flown)),
         "edge_success_latency": Drawing(
-            every, lambda: figures.success_against_latency(every)),
+            every, lambda: success_figures.success_against_latency(every)),
     }  # fmt: skip
 
 

@@ -1,0 +1,52 @@
+"""Which of ActorQ's runs may decide a claim, and how a finding tells them.
+
+A verdict on time, waiting or convergence needs the paper's setting (section 3) and three runs of
+each kind; measured elsewhere the finding tells its numbers and setting and stays inconclusive. The
+smoke profile decides nothing.
+"""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from quarl_nb.report.actorq.tables import papers_setting, setting_label
+from quarl_nb.report.findings import Finding, Verdict, keys_of
+from quarl_nb.report.stats import Interval
+
+MIN_RUNS = 3  # "average over at least 3 runs", section 3
+
+
+def measured(records: pd.DataFrame) -> pd.DataFrame:
+    """The records that may decide: all but those of the smoke profile."""
+    return records[records["profile"] != "smoke"] if len(records) else records
+
+
+def preferred(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows in the paper's setting, if there are any, else all."""
+    own = papers_setting(rows)
+    return (rows[own] if own.any() else rows).reset_index(drop=True)
+
+
+def finding(
+    verdict: Verdict, rows: pd.DataFrame, text: str, interval: Interval | None = None
+) -> Finding:
+    """The verdict, if the rows are in the paper's setting and of enough runs."""
+    if rows["runs"].min() < MIN_RUNS:
+        verdict = "inconclusive"
+        text += f" (only {rows['runs'].min():.0f} of {MIN_RUNS} runs)"
+    other = rows[~papers_setting(rows)]
+    if len(other):
+        verdict = "inconclusive"
+        text += f" (not the paper's setting: {setting_label(other.iloc[0])})"
+    return Finding(verdict, text, interval, keys_of(rows))
+
+
+def told(row: pd.Series, name: str) -> str:
+    """A ratio with its interval in words; one run has no interval."""
+    value, low, high = (row[f"{name}{end}"] for end in ("", "_low", "_high"))
+    return f"{value:.2f}" if pd.isna(low) else f"{value:.2f} [{low:.2f}, {high:.2f}]"
+
+
+def interval_of(row: pd.Series, name: str) -> Interval:
+    """The columns `name`, `name`_low and `name`_high."""
+    return Interval(*(float(row[f"{name}{end}"]) for end in ("", "_low", "_high")))

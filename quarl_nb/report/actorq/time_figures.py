@@ -1,0 +1,133 @@
+"""Where ActorQ's time goes (Figure 4c, 4d), and where quantized actors pay."""
+
+from __future__ import annotations
+
+import matplotlib as mpl
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+
+from quarl_nb.report.actorq.inference import COLORS, kind_order
+from quarl_nb.report.actorq.parts import (
+    ACTOR_PARTS,
+    bounded_speedup,
+    by_actor,
+    predicted_speedups,
+    step_parts,
+)
+from quarl_nb.report.actorq.runs import SETTING, actor_label
+from quarl_nb.report.style import (
+    BLACK,
+    GREEN,
+    GREY,
+    ORANGE,
+    PAGE_IN,
+    PURPLE,
+    SKY,
+    STYLE,
+    VERMILION,
+    NothingToDrawError,
+    common_legend,
+    new_figure,
+    panel_grid,
+)
+
+PART_COLORS = {"environment": GREY, "inference": VERMILION, "pull": SKY, "deserialize": GREEN,
+               "load": ORANGE, "send": PURPLE}  # fmt: skip
+
+
+def runtime_breakdown(records: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
+    """An actor's milliseconds per environment step by activity (Figure 4c, 4d), stacked.
+
+    A panel a task, a bar a kind of actor and pull period; weights travel as computed.
+
+    Args:
+        records: of actorq_runtime.
+    """
+    parts = by_actor(step_parts(records))
+    parts = parts[parts["communication"] == parts["precision"]] if len(parts) else parts
+    if parts.empty:
+        raise NothingToDrawError("no ActorQ run that was timed: run the study first")
+    panels = list(parts.groupby([n for n in SETTING if n != "pull_period"], sort=False,
+                                dropna=False))  # fmt: skip
+    with mpl.rc_context(STYLE):
+        fig, axes = panel_grid(len(panels), columns=3, height_in=1.9)
+        for ax, (_, rows) in zip(axes, panels, strict=True):
+            _stack(ax, rows.sort_values(["pull_period", "actor"], key=lambda x: x.map(kind_order)))
+            ax.set_title(f"{rows['task'].iloc[0]}, width {rows['width'].iloc[0]}", pad=14)
+        fig.supylabel("ms of an actor per environment step", fontsize=7)
+        common_legend(fig, axes)
+    names = ["task", "width", "pull_period", "actor", "runs", *ACTOR_PARTS, "actor_wait"]
+    return fig, parts[names]
+
+
+def _stack(ax: Axes, rows: pd.DataFrame) -> None:
+    bottom = np.zeros(len(rows))
+    at = np.arange(len(rows)) + 0.6 * (rows["pull_period"].rank(method="dense").to_numpy() - 1)
+    for name in ACTOR_PARTS:
+        ax.bar(at, 1e3 * rows[name], bottom=bottom, color=PART_COLORS[name], width=0.8, label=name)
+        bottom += 1e3 * rows[name].to_numpy()
+    for x, top in zip(at, bottom, strict=True):
+        ax.annotate(f"{top:.2g}", (x, top), ha="center", va="bottom", fontsize=5.5)
+    ax.set_xticks(at, [actor_label(actor) for actor in rows["actor"]], rotation=60, ha="right",
+                  rotation_mode="anchor")  # fmt: skip
+    ax.set_ylim(0, 1.1 * bottom.max())
+    for period, group in pd.Series(at).groupby(rows["pull_period"].to_numpy()):
+        ax.annotate(f"pull every {period}", (group.mean(), 1), xycoords=("data", "axes fraction"),
+                    xytext=(0, 2), textcoords="offset points", ha="center", fontsize=6, color=GREY)
+
+
+def speedup_map(records: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
+    """Where quantized actors pay: measured against predicted speed-up, and against the load.
+
+    Speed-up here is environment steps per second over those of fp32 actors. Left: the prediction
+    from the measured parts (two sides that overlap perfectly) beside the measurement. Right: the
+    learner's load, its seconds per step over those of all fp32 actors together; lines are the
+    bound for actors that are 2, 5 and 10 times faster.
+
+    Args:
+        records: of any ActorQ studies together.
+    """
+    pairs = predicted_speedups(step_parts(records))
+    pairs = pairs[~pairs["actor"].str.startswith("fp32")] if len(pairs) else pairs
+    if pairs.empty:
+        raise NothingToDrawError("no quantized and fp32 actors at one setting: run a study first")
+    with mpl.rc_context(STYLE):
+        fig = new_figure(PAGE_IN, 2.9)
+        left, right = fig.subplots(1, 2, sharey=True)
+        for (actor, baseline), rows in pairs.groupby(["actor", "baseline"]):
+            paper = baseline == "fp32/torch"
+            errors = np.maximum([rows["measured"] - rows["measured_low"],
+                                 rows["measured_high"] - rows["measured"]], 0)
+            for ax, column in ((left, "predicted"), (right, "load")):
+                ax.errorbar(rows[column], rows["measured"], yerr=np.nan_to_num(errors), ls="",
+                            marker="o" if paper else "s", elinewidth=0.7, alpha=0.8,
+                            color=COLORS.get(str(actor), BLACK), mfc=None if paper else "none",
+                            label=f"{actor_label(str(actor))} over {actor_label(str(baseline))}")
+        _map_axes(left, right, pairs)
+        common_legend(fig, [left])
+    return fig, pairs.drop(columns="keys")
+
+
+def _map_axes(left: Axes, right: Axes, pairs: pd.DataFrame) -> None:
+    both = pairs[["predicted", "measured"]].to_numpy()
+    ends = np.array([min(0.9, both.min()), max(2, both.max())])
+    left.plot(ends, ends, color=GREY, lw=0.8, zorder=0)
+    load = np.geomspace(min(0.03, pairs["load"].min()), max(3, pairs["load"].max()), 200)
+    for gain in (2, 5, 10):
+        right.plot(load, bounded_speedup(load, gain), color=GREY, lw=0.8, zorder=0)
+        right.annotate(f"{gain}× faster actors", (load[0], gain), fontsize=6, color=GREY,
+                       va="bottom")
+    for ax in (left, right):
+        ax.set_xscale("log")
+        ax.set_yscale("log")
+        ax.axhline(1, color=GREY, lw=0.6, ls=":", zorder=0)
+        for axis in (ax.xaxis, ax.yaxis):
+            axis.set_major_locator(FixedLocator([0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50]))
+            axis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
+            axis.set_minor_locator(NullLocator())
+    left.set_xlabel("predicted speed-up of a step")
+    left.set_ylabel("measured speed-up of a step")
+    right.set_xlabel("load: learner's time per step / fp32 actors' time")
