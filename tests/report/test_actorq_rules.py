@@ -54,13 +54,17 @@ def test_returns_decide_task_by_task() -> None:
         return (0, 50, 100 - lost, 100 - lost)
 
     actors = ("fp32/torch", "fp16/torch", "int8/onnxruntime")
-    same, worse = make_records(actors=actors), make_records(actors=actors, returns=returns)
+    ten = range(10)  # Holm over 22 comparisons: nine pairs that agree, at least
+    same = make_records(actors=actors, seeds=ten)
+    worse = make_records(actors=actors, seeds=ten, returns=returns)
     for measure in ("final_loss", "area_loss"):
         assert returns_kept(same, ["fp16", "int8"], measure).verdict == "reproduced"
         found = returns_kept(worse, ["fp16", "int8"], measure)
         assert found.verdict == "not reproduced" or measure == "area_loss"
     assert "largest loss 20.0% (Walker Stand, int8)" in \
         returns_kept(worse, ["fp16", "int8"]).measured
+    few = same[same["seed"] < 3]  # three pairs show a p-value of 1/8 at least
+    assert returns_kept(few, ["fp16", "int8"]).verdict == "inconclusive"
 
 
 def test_steps_and_times_of_single_tasks() -> None:
@@ -81,8 +85,8 @@ def test_steps_and_times_of_single_tasks() -> None:
 
 def test_rare_pulls() -> None:
     def at(period: int, task: str, returns: Sequence[float]) -> pd.DataFrame:
-        return make_records([task], ["int8/onnxruntime"], returns=lambda *_: returns,
-                            pull_period=period)
+        return make_records([task], ["int8/onnxruntime"], seeds=range(5),
+                            returns=lambda *_: returns, pull_period=period)
 
     good, late = (0, 80, 100, 100), (0, 20, 50, 100)
     both = pd.concat([at(30, "Walker Stand", good), at(1000, "Walker Stand", late)])
@@ -90,6 +94,7 @@ def test_rare_pulls() -> None:
     assert found.verdict == "reproduced" and "from 30 to 1000 steps" in found.measured
     # Areas of the curves: 230 / 300 and 120 / 300.
     assert found.interval.value == pytest.approx(110 / 230)
+    assert rare_pulls_harm(both[both["seed"] < 4]).verdict == "inconclusive"
     even = pd.concat([at(30, "Walker Stand", good), at(1000, "Walker Stand", good)])
     assert rare_pulls_harm(even).verdict == "not reproduced"
     assert rare_pulls_harm(at(30, "Walker Stand", good)).verdict == "not measured"

@@ -16,7 +16,7 @@ from quarl_nb.report.actorq.curves import (
     reward_level,
     running_mean,
 )
-from quarl_nb.report.stats import Floats, Interval, bootstrap_weights, relative_loss
+from quarl_nb.report.stats import Floats, Interval, bootstrap_weights, least_p, relative_loss
 
 # The paper's actors in full precision, and those of the runtime that int8 runs in.
 BASELINES = {"torch": "fp32/torch", "ort": "fp32/onnxruntime"}
@@ -135,14 +135,13 @@ def _actor_row(
 
 
 def return_losses(
-    base: pd.DataFrame, rows: pd.DataFrame, generator: np.random.Generator, resamples: int,
-    least: float = 0.0,
+    base: pd.DataFrame, rows: pd.DataFrame, generator: np.random.Generator, resamples: int
 ) -> dict[str, float]:
     """Loss of the last return and of the mean return over steps of `rows` against `base`.
 
     Runs of the same training seed are paired. Names: final_loss and area_loss, bare and with _low,
-    _high, _p_no_loss, _p_loss, _p_equivalent (see `stats.Loss`); NaN where there are no pairs.
-    No p-value is below `least`.
+    _high, _p_no_loss, _p_loss, _p_equivalent (see `stats.Loss`), none of them below what so few
+    pairs can show (`stats.least_p`: five for 5 %); NaN where there are no pairs.
     """
     needed = ["seed", "curve_steps", "curve_returns"]
     pairs = base[needed].merge(rows[needed], on="seed", suffixes=("_base", ""))
@@ -157,7 +156,7 @@ def return_losses(
         y = np.array([*map(summary, pairs["curve_steps"], pairs["curve_returns"])])
         if x.mean() == 0:
             continue
-        loss = relative_loss(x, y, weights, least=least)
+        loss = relative_loss(x, y, weights, least=least_p(len(pairs)))
         found[name] = loss.interval.value
         if len(pairs) > 1:
             found |= {f"{name}_low": loss.interval.low, f"{name}_high": loss.interval.high,

@@ -57,12 +57,11 @@ def _row(bases: pd.DataFrame, rows: pd.DataFrame) -> dict[str, object]:
     means = [running_mean(returns) for returns in rows["curve_returns"]]
     name = f"{rows['algo'].iloc[0]}/{rows['variant'].iloc[0]}"
     generator = np.random.default_rng(zlib.crc32(name.encode()))
-    least = least_p(len(set(bases["seed"]) & set(rows["seed"])))
-    losses = return_losses(bases, rows, generator, RESAMPLES, least)
+    losses = return_losses(bases, rows, generator, RESAMPLES)
     return {
         "runs": len(rows), "initial": np.mean([m[0] for m in means]),
         "final": np.mean([m[-1] for m in means]), "area": _areas(rows).mean(), **losses,
-        "p_area_gain": _p_gain(bases, rows, generator, least),
+        "p_area_gain": _p_gain(bases, rows, generator),
         "keys": (*bases["key"], *rows["key"]),
     }  # fmt: skip
 
@@ -73,15 +72,14 @@ def _areas(rows: pd.DataFrame) -> pd.Series:
     return pd.Series([*areas], index=rows["seed"].to_numpy(), dtype=float)
 
 
-def _p_gain(
-    bases: pd.DataFrame, rows: pd.DataFrame, generator: np.random.Generator, least: float
-) -> float:
+def _p_gain(bases: pd.DataFrame, rows: pd.DataFrame, generator: np.random.Generator) -> float:
     """One-sided: small unless "the mean return over the run is no larger than the base's"."""
     pairs = pd.concat([_areas(bases), _areas(rows)], axis=1, join="inner")
     if len(pairs) < 2:
         return float("nan")
     base, treated = pairs.to_numpy().T
     weights = bootstrap_weights(len(pairs), generator, RESAMPLES)
+    least = least_p(len(pairs))
     return relative_loss(base, treated, weights, margin=0.0, least=least).p_no_loss
 
 
