@@ -48,20 +48,20 @@ def trainings(records: pd.DataFrame) -> pd.DataFrame:
 
     Returns:
         policy, algo, env_id, seed, precision, method, regularizer, bits, episodes, mean (return of
-        the policy over its episodes), training_s (NaN for copies), profile, key.
+        the policy over its episodes), profile, key.
     """
     rows = []
     for _, record in records.iterrows() if "returns" in records else ():
         row = {name: record[name] for name in
-               ("policy", "algo", "env_id", "seed", *WAY, "profile", "key", "training_s")}
+               ("policy", "algo", "env_id", "seed", *WAY, "profile", "key")}
         returns = returns_of(record)
         rows.append(row | {"episodes": len(returns), "mean": returns.mean()})
         copies = record.get("ptq_returns")
         for precision, values in copies.items() if isinstance(copies, dict) else ():
-            copy = {"precision": precision, "method": PTQ, "training_s": np.nan}
+            copy = {"precision": precision, "method": PTQ}
             rows.append(row | copy | {"episodes": len(values), "mean": float(np.mean(values))})
     found = pd.DataFrame(rows, columns=["policy", "algo", "env_id", "seed", *WAY, "episodes",
-                                        "mean", "training_s", "profile", "key"])  # fmt: skip
+                                        "mean", "profile", "key"])  # fmt: skip
     return found.assign(bits=found["precision"].map(bits_of))
 
 
@@ -108,20 +108,18 @@ def way_table(rows: pd.DataFrame) -> pd.DataFrame:
 
     Returns:
         the columns of `gains`, and algo, env_id, precision, method, regularizer, bits, mean_low,
-        mean_high (95 %, over seeds), slowdown (training time over float32's; NaN for copies).
+        mean_high (95 %, over seeds).
     """
     found = []
     for keys, group in rows.groupby(["policy", *WAY], sort=True):
         policy, way = str(keys[0]), tuple(map(str, keys[1:]))
         same = rows[rows["policy"] == policy]
-        seconds = _of(same, FP32)["training_s"].mean()
         mean = over_seeds(group["mean"].tolist())
         for gain in gains(same, way).to_dict("records"):  # type: ignore[arg-type]  # three names
             found.append({
                 **gain, **dict(zip(WAY, way, strict=True)), "bits": group["bits"].iloc[0],
                 "algo": group["algo"].iloc[0], "env_id": group["env_id"].iloc[0],
                 "mean_low": mean.low, "mean_high": mean.high,
-                "slowdown": group["training_s"].mean() / seconds,
             })  # fmt: skip
     return pd.DataFrame(found)
 

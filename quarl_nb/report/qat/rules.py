@@ -25,14 +25,15 @@ def qat_no_loss(
     Not reproduced when one loses more than 5 % (Holm over policies and widths).
     """
     rows = trainings(records)
-    found = [gains(rows, (precision, "minmax", "none")) for precision in precisions]
-    table = pd.concat(found, ignore_index=True)
+    tables, left_out = _decidable(
+        [gains(rows, (precision, "minmax", "none")) for precision in precisions])
+    table = pd.concat(tables, ignore_index=True)
     if table.empty:
         return NOT_MEASURED
     lost = holm(table["p_loss"].tolist()) <= ALPHA
     kept = (table["p_no_loss"] <= ALPHA).to_numpy()
     text = f"{kept.sum()} of {len(table)} policies without loss, {lost.sum()} lose more than 5 %"
-    return _decide(table, bool(kept.all()), bool(lost.any()), text, min_policies)
+    return _decide(table, bool(kept.all()), bool(lost.any()), text + left_out, min_policies)
 
 
 def qat_kept_until(
@@ -45,10 +46,9 @@ def qat_kept_until(
     Not reproduced when most do lose at one of `kept_bits`, or do not at any of `lost_bits`.
     """
     rows = trainings(records)
-    above, below = (
-        [gains(rows, minmax(bits)).set_index("policy") for bits in widths]
-        for widths in (kept_bits, lost_bits)
-    )
+    tables, left_out = _decidable([gains(rows, minmax(bits)) for bits in (*kept_bits, *lost_bits)])
+    indexed = [table.set_index("policy") for table in tables]
+    above, below = indexed[: len(kept_bits)], indexed[len(kept_bits) :]
     policies = sorted(set.intersection(*(set(table.index) for table in (*above, *below))))
     if not policies:
         return NOT_MEASURED
@@ -63,7 +63,7 @@ def qat_kept_until(
     stays = p(below, "p_no_loss").max(axis=0) <= ALPHA
     half = len(policies) / 2
     text = (f"{keeps.sum()} of {len(policies)} policies without loss at {_span(kept_bits)} bits, "
-            f"{drops.sum()} lose more than 5 % at {_span(lost_bits)}")  # fmt: skip
+            f"{drops.sum()} lose more than 5 % at {_span(lost_bits)}{left_out}")  # fmt: skip
     good = keeps.sum() > half and drops.sum() > half
     return _decide(table, good, fails.sum() > half or stays.sum() > half, text, min_policies)
 
@@ -75,13 +75,14 @@ def qat_beats_ptq(
 
     Not reproduced when in one it gains less than the 5 % that count as a difference (Holm).
     """
-    table = gains(trainings(records), (precision, "minmax", "none"), ptq(precision))
+    found = gains(trainings(records), (precision, "minmax", "none"), ptq(precision))
+    (table,), left_out = _decidable([found])
     if table.empty:
         return NOT_MEASURED
     better = (table["p_gain"] <= ALPHA).to_numpy()
     same = holm(table["p_no_gain"].tolist()) <= ALPHA
     text = (f"QAT earns more than PTQ in {better.sum()} of {len(table)} policies, "
-            f"certainly not by 5 % in {same.sum()}")  # fmt: skip
+            f"certainly not by 5 % in {same.sum()}{left_out}")  # fmt: skip
     return _decide(table, bool(better.all()), bool(same.any()), text, min_policies)
 
 
@@ -92,15 +93,29 @@ def qat_beats_fp32(
 
     Not reproduced when half of them gain less than 5 % (Holm over policies, both).
     """
-    table = gains(trainings(records), (precision, "minmax", "none"))
+    (table,), left_out = _decidable([gains(trainings(records), (precision, "minmax", "none"))])
     if table.empty:
         return NOT_MEASURED
     better = holm(table["p_gain"].tolist()) <= ALPHA
     same = holm(table["p_no_gain"].tolist()) <= ALPHA
     text = (f"QAT earns more than fp32 in {better.sum()} of {len(table)} policies, "
-            f"certainly not by 5 % in {same.sum()}")  # fmt: skip
+            f"certainly not by 5 % in {same.sum()}{left_out}")  # fmt: skip
     half = len(table) / 2
     return _decide(table, better.sum() > half, same.sum() >= half, text, min_policies)
+
+
+def _decidable(tables: Sequence[pd.DataFrame]) -> tuple[list[pd.DataFrame], str]:
+    """`gains` without the policies of too few training seeds, and which those are in words.
+
+    Where no policy has enough of them, all stay, and `_decide` decides nothing.
+    """
+    fewest = pd.concat(tables).groupby("policy")["seeds"].min()
+    few = fewest.index[fewest < MIN_SEEDS]
+    if len(few) == len(fewest):
+        return [*tables], ""
+    names = f" (too few training seeds to count: {', '.join(few)})" if len(few) else ""
+    kept = [table[~table["policy"].isin(few)].reset_index(drop=True) for table in tables]
+    return kept, names
 
 
 def _decide(
