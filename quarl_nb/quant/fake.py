@@ -168,11 +168,27 @@ class TrainingQuantizer(nn.Module, ABC):
             raise QuarlError("cannot start to quantize: no training batch has been observed")
         self.enabled = True
 
+    def format(self) -> list[int]:
+        """What a saved state must agree in, as integers."""
+        return [self.bits]
+
     def get_extra_state(self) -> Tensor:
-        return torch.tensor(self.enabled)
+        return torch.tensor([int(self.enabled), *self.format()])
 
     def set_extra_state(self, state: Any) -> None:
-        self.enabled = bool(state)
+        """Whether it is started, from a state of the same format.
+
+        Raises:
+            QuarlError: the state is of other bits, or per channel where this is not.
+        """
+        enabled, *saved = state.reshape(-1).tolist()
+        if saved and saved != self.format():  # none in states of the first version
+            raise QuarlError(
+                f"saved with {saved[0]} bits{' per channel' * any(saved[1:])}, prepared for "
+                f"{self.bits}{' per channel' * any(self.format()[1:])}: prepare_qat the model with "
+                "the arguments that it was trained with"
+            )
+        self.enabled = bool(enabled)
 
 
 def round_to_levels(

@@ -50,6 +50,9 @@ class WeightQuantizer(TrainingQuantizer):
         super().__init__(bits)
         self.per_channel = per_channel
 
+    def format(self) -> list[int]:
+        return [self.bits, int(self.per_channel)]
+
     @property
     def observed(self) -> bool:
         return True

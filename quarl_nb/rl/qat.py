@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 from dataclasses import replace
 from typing import Any
 
@@ -25,6 +26,8 @@ from quarl_nb.rl.layers import Layer
 from quarl_nb.rl.policies import PolicyNet
 from quarl_nb.rl.sb3 import policy_from_model
 from quarl_nb.rl.sb3_layers import Tensors, algorithm_of
+
+logger = logging.getLogger(__name__)
 
 _ON_POLICY = ("pi_features_extractor", "mlp_extractor.policy_net", "action_net")
 # The parts of an algorithm's policy that act, in the order in which they run.
@@ -70,7 +73,7 @@ def prepare_qat(
     `model.set_parameters(zip)`, which runs no pickle. (`load` fails: it knows no quantizers.)
 
     Args:
-        model: A2C, PPO, DQN, DDPG, TD3 or SAC.
+        model: A2C, PPO, DQN, DDPG, TD3 or SAC, with networks that `export_qat` can export.
         bits: of weights and activations, 2 to 16.
         quant_delay: environment steps before quantization (the paper's Table 5: 500,000 for DQN).
         per_channel, method: see `quantize_aware`.
@@ -78,10 +81,15 @@ def prepare_qat(
     Raises:
         QuarlError: an unsupported algorithm, layer or option, or prepared already.
     """
+    if not isinstance(model, BaseAlgorithm):
+        kind = type(model).__name__
+        raise QuarlError(f"prepare_qat takes a stable-baselines3 algorithm, not {kind}")
     algo = check_choice("algorithm for QAT", _algorithm(model), ACTING)
     check_bits(bits)
     callback = QuantDelay(quant_delay)
     networks = _networks(model)
+    if not any(qat_layers(networks[0])):
+        policy_from_model(model)  # what cannot be exported is refused before it is trained
     for parts in networks:
         quantize_aware(parts, bits, per_channel, method)
     steps = [q.step for q in _quantizers(networks[0]) if isinstance(q, LearnedStep)]
@@ -101,8 +109,8 @@ class QuantDelay(BaseCallback):
 
     def __init__(self, delay: int) -> None:
         super().__init__()
-        if delay < 0:
-            raise QuarlError(f"quant_delay {delay} is negative; allowed: 0 or more steps")
+        if not isinstance(delay, int) or delay < 0:
+            raise QuarlError(f"quant_delay is {delay!r}; allowed: 0 or more environment steps")
         self.delay = delay
 
     def _on_training_start(self) -> None:
@@ -116,6 +124,14 @@ class QuantDelay(BaseCallback):
         if not self.started and self.num_timesteps >= self.delay:
             self._start()
         return True
+
+    def _on_training_end(self) -> None:
+        if not self.started:
+            logger.warning(
+                "quantization never began: the run ended %s",
+                "before its delay was over" if self.num_timesteps < self.delay
+                else "before every layer had seen a training batch and another step",
+            )  # fmt: skip
 
     def _start(self) -> None:
         acting, *targets = self.networks
@@ -144,11 +160,12 @@ def export_qat(model: BaseAlgorithm, env_id: str | None = None) -> PolicyNet:
     holds for `lsq` only where a weight uses both its outermost levels.
 
     Raises:
-        QuarlError: never quantized: it was not prepared, or trained without the callback.
+        QuarlError: never quantized: not prepared, trained without the callback, or too briefly.
     """
     if not is_quantized(model):
         raise QuarlError(
-            "the policy is not quantized: train it by learn(..., callback=prepare_qat(model, ...))"
+            "the policy is not quantized: train it by learn(..., callback=prepare_qat(model, ...)) "
+            "for longer than the delay and the warm-up"
         )
     layers = list(qat_layers(_networks(model)[0]))
     # Copies of the outer objects alone, so that the model itself stays as it is.

@@ -13,6 +13,7 @@ import stable_baselines3 as sb3
 import torch
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 from torch import nn
 
 from quarl_nb.errors import QuarlError
@@ -303,8 +304,11 @@ def test_the_optimizer_keeps_its_parameters_and_gets_the_steps(algo: str) -> Non
 def test_errors() -> None:
     with pytest.raises(QuarlError, match="1 bits; allowed: 2 to 16"):
         prepare_qat(MODELS["ppo"](), 1)
-    with pytest.raises(QuarlError, match="negative"):
-        prepare_qat(MODELS["ppo"](), 8, quant_delay=-1)
+    for delay in (-1, 0.5, float("nan"), "10", None):
+        with pytest.raises(QuarlError, match="quant_delay is .*; allowed: 0 or more"):
+            prepare_qat(MODELS["ppo"](), 8, quant_delay=delay)
+    with pytest.raises(QuarlError, match="algorithm, not ActorCriticPolicy"):
+        prepare_qat(MODELS["ppo"]().policy, 8)
     with pytest.raises(QuarlError, match="unknown algorithm for QAT 'qrdqn'; .*allowed: a2c, ppo"):
         prepare_qat(_qrdqn(), 8)
     model = MODELS["a2c"]()
@@ -318,6 +322,45 @@ def test_errors() -> None:
         export_qat(model)
     with pytest.raises(QuarlError, match="not quantized"):
         export_qat(MODELS["a2c"]())
+
+
+class Normalized(BaseFeaturesExtractor):
+    """A features extractor that no policy file can hold."""
+
+    def __init__(self, space: gym.Space) -> None:
+        super().__init__(space, 8)
+        assert space.shape
+        self.net = nn.Sequential(nn.Linear(space.shape[0], 8), nn.LayerNorm(8))
+
+    def forward(self, obs: torch.Tensor) -> torch.Tensor:
+        return self.net(obs)
+
+
+def test_what_cannot_be_exported_is_refused_before_it_is_trained() -> None:
+    model = sb3.A2C("MlpPolicy", "CartPole-v1", device="cpu",
+                policy_kwargs=dict(features_extractor_class=Normalized))  # fmt: skip
+    with pytest.raises(QuarlError, match="unsupported"):
+        prepare_qat(model, 8)
+    assert not any(isinstance(layer, QATLayer) for layer in model.policy.modules())
+
+
+def test_a_saved_model_reopens_only_as_it_was_prepared(tmp_path: Path) -> None:
+    model = MODELS["a2c"]()
+    model.learn(60, callback=prepare_qat(model, 3))
+    model.save(tmp_path / "model.zip")
+    for bits, per_channel, told in ((8, False, "8: "), (3, True, "3 per channel: ")):
+        other = MODELS["a2c"]()
+        prepare_qat(other, bits, per_channel=per_channel)
+        with pytest.raises(QuarlError, match=f"saved with 3 bits, prepared for {told}"):
+            other.set_parameters(tmp_path / "model.zip")
+
+
+def test_a_run_too_short_to_quantize_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    model = sb3.DQN("MlpPolicy", "CartPole-v1", learning_starts=1000, buffer_size=100, device="cpu")
+    model.learn(30, callback=prepare_qat(model, 4))
+    assert "quantization never began" in caplog.text
+    with pytest.raises(QuarlError, match="longer than the delay and the warm-up"):
+        export_qat(model)
 
 
 def test_a_run_that_diverges_says_so() -> None:
