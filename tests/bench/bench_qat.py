@@ -19,6 +19,8 @@ REPEATS = 3
 # Recipe -> target, steps that are measured (off-policy: after the warm-up that comes first).
 CASES = {
     "ppo-CartPole-v1": (1.6, 8_192),
+    "a2c-CartPole-v1": (1.6, 8_000),
+    "dqn-CartPole-v1": (1.6, 2_048),
     "ddpg-MountainCarContinuous-v0": (1.6, 1_000),
     "ppo-PongNoFrameskip-v4": (1.4, 2_048),
     "dqn-PongNoFrameskip-v4": (1.4, 1_000),

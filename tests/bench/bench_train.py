@@ -1,8 +1,8 @@
-"""PPO on Pong, frames per second including learning, against stock SB3 on the same cores.
+"""PPO, A2C and DQN on Pong, frames per second including learning, against stock SB3.
 
 Stock SB3: `PPO("CnnPolicy", make_atari_env(..., n_envs=8, vec_env_cls=SubprocVecEnv))`, frames
 stacked, fp32, default Adam. Ours: the recipe of `quarl-nb train`. Same network (Nature CNN with
-128 units), same hyperparameters, interleaved repeats in one run.
+128 units), same hyperparameters, same cores, interleaved repeats in one run.
 """
 
 from __future__ import annotations
@@ -24,19 +24,25 @@ STEPS, REPEATS = 8 * 128 * 6, 2
 
 
 def main() -> None:
-    """Print both rates and their ratio."""
+    """Print both rates and their ratio, algorithm by algorithm."""
     torch.set_num_threads(2)
-    recipe = get_recipe(f"ppo-{ENV_ID}")
-    stock = stock_model(recipe, seed=0)
-    ours = make_model(recipe, seed=0, n_threads=2)
-    rates: dict[str, list[float]] = {"stock SB3": [], "quarl_nb": []}
-    for _ in range(REPEATS):
-        for name, model in (("stock SB3", stock), ("quarl_nb", ours)):
-            rates[name].append(rate(model))
-            print(f"{name:10s} {rates[name][-1]:7.0f} steps/s")
-    ratio = max(rates["quarl_nb"]) / max(rates["stock SB3"])
-    print(f"train ppo {ENV_ID}: {ratio:.2f}x stock SB3 (target 2x)")
-    stock.env.close()
+    for algo in ("ppo", "a2c", "dqn"):
+        recipe = get_recipe(f"{algo}-{ENV_ID}")
+        if algo == "dqn":  # updates from the first measured step on
+            recipe.hyperparameters.update(learning_starts=300, buffer_size=10_000)
+        models = {"stock SB3": stock_model(recipe, seed=0),
+                  "quarl_nb": make_model(recipe, seed=0, n_threads=2)}  # fmt: skip
+        rates: dict[str, list[float]] = {name: [] for name in models}
+        for model in models.values():
+            model.learn(400)  # off-policy: to the end of the warm-up
+        for _ in range(REPEATS):
+            for name, model in models.items():
+                rates[name].append(rate(model))
+                print(f"{name:10s} {rates[name][-1]:7.0f} steps/s")
+        ratio = max(rates["quarl_nb"]) / max(rates["stock SB3"])
+        print(f"train {algo} {ENV_ID}: {ratio:.2f}x stock SB3 (target 2x)", flush=True)
+        for model in models.values():
+            model.env.close()
 
 
 def stock_model(recipe: Recipe, seed: int) -> BaseAlgorithm:
