@@ -64,16 +64,27 @@ def _train_each(names: Iterable[str], deadline: float | None, show_bar: bool = T
 
 
 def list_policies(missing: bool) -> None:
-    """Print every policy (or those not trained yet) with its state, and the count of Table 4."""
+    """Print every policy (or those not trained yet) with its state, and the count of Table 4.
+
+    The state of one that cannot be read is what is wrong with it.
+    """
     from quarl_nb.report.paper import published_ptq
     from quarl_nb.rl.recipes import recipes
-    from quarl_nb.rl.zoo import state_of
 
-    states = {name: state_of(name) for name in recipes()}
+    states = {name: _state(name) for name in recipes()}
     table = published_ptq()
     table_4 = {f"{row.algo}-{row.env_id}" for row in table.itertuples()}
     for name, state in states.items():
-        if not missing or state != "trained":
+        if not missing or not state.startswith("trained"):
             print(f"{name:<36}{'Table 4' if name in table_4 else '':<9}{state}")
-    trained = sum(states.get(name) == "trained" for name in table_4)
+    trained = sum(states.get(name, "").startswith("trained") for name in table_4)
     print(f"Table 4: {trained} of {len(table_4)} policies trained")
+
+
+def _state(name: str) -> str:
+    from quarl_nb.rl.zoo import state_of
+
+    try:
+        return state_of(name)
+    except QuarlError as error:
+        return str(error)

@@ -1,7 +1,8 @@
 """Training the policies of `quarl_nb.rl.recipes` with stable-baselines3: resumable, best kept.
 
 A run lives in ``runs/<name>/``: ``checkpoint.pt`` (newest state), ``best/`` (the policy with the
-best evaluation), ``progress.csv``. A finished run's best policy goes to ``data/policies/<name>``.
+best evaluation), ``progress.csv`` and, if it failed unexpectedly, ``traceback.txt``. A finished
+run's best policy goes to ``data/policies/<name>``.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback
 from tqdm import tqdm
 
@@ -67,8 +69,11 @@ def train(
         if not progress.done and progress.timesteps >= recipe.timesteps:
             monitor.evaluate()
             progress.done = True
-    except ValueError as error:
-        if "nan" in str(error).lower():  # torch.distributions refuses a mean that is NaN
+    except Exception as error:
+        # An environment may raise anything at an action that is NaN, Box2D an AssertionError.
+        # Parameters that are finite but huge: torch.distributions refuses a mean that is NaN.
+        refused = isinstance(error, ValueError) and "nan" in str(error).lower()
+        if refused or not _is_finite(model):
             raise diverged(recipe, progress.timesteps) from error
         raise
     finally:
@@ -120,9 +125,8 @@ class _Monitor(BaseCallback):
         self.next_checkpoint = ended + max(CHECKPOINT_EVERY_S, (ended - begun) / CHECKPOINT_SHARE)
 
     def _check_finite(self) -> None:
-        for parameter in self.model.policy.parameters():
-            if not parameter.isfinite().all():
-                raise diverged(self.recipe, self.num_timesteps)
+        if not _is_finite(self.model):
+            raise diverged(self.recipe, self.num_timesteps)
 
     def evaluate(self) -> Evaluation:
         self._check_finite()
@@ -154,6 +158,10 @@ class _Monitor(BaseCallback):
             f"+- {result.std:.1f}, best {self.progress.best_return:.1f}",
             file=sys.stderr,
         )
+
+
+def _is_finite(model: BaseAlgorithm) -> bool:
+    return all(bool(parameter.isfinite().all()) for parameter in model.policy.parameters())
 
 
 def diverged(recipe: Recipe, timesteps: int) -> QuarlError:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import fcntl
 import time
+import traceback
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import torch
@@ -13,7 +14,7 @@ import torch
 from quarl_nb.errors import QuarlError, check_choice
 from quarl_nb.paths import project_root
 from quarl_nb.rl.checkpoint import read_progress
-from quarl_nb.rl.policies import load_policy, save_policy
+from quarl_nb.rl.policies import DESCRIPTION, load_policy, save_policy
 from quarl_nb.rl.recipes import get_recipe, recipes
 from quarl_nb.rl.train import train
 
@@ -28,18 +29,36 @@ def run_folder(name: str) -> Path:
     return project_root() / "runs" / name
 
 
+def is_published(name: str) -> bool:
+    """Whether the whole policy is there: `save_policy` writes its description last."""
+    return (policy_folder(name) / DESCRIPTION).exists()
+
+
 def state_of(name: str) -> str:
     """Of a recipe's policy: "trained", "at step 378,816 of 5,000,000" or "missing".
 
+    A policy of a run that was cut short is "trained, stopped early at step 9 of 10".
+
     Raises:
-        QuarlError: its checkpoint cannot be read.
+        QuarlError: its policy or its checkpoint cannot be read.
     """
-    if policy_folder(name).exists():
-        return "trained"
+    if is_published(name):
+        return _published_state(name)
     checkpoint = run_folder(name) / "checkpoint.pt"
     if not checkpoint.exists():
         return "missing"
     return f"at step {read_progress(checkpoint).timesteps:,} of {get_recipe(name).timesteps:,}"
+
+
+def _published_state(name: str) -> str:
+    origin = load_policy(policy_folder(name)).spec.provenance
+    run = origin.get("timesteps_run")  # older policies, and others' policies, do not say
+    if run is None or run >= origin["timesteps_planned"]:
+        return "trained"
+    target = get_recipe(name).target_return
+    if target is not None and origin["selection"]["mean"] >= target:
+        return "trained"
+    return f"trained, stopped early at step {run:,} of {origin['timesteps_planned']:,}"
 
 
 def wanted_policies(names: Sequence[str], missing: bool) -> list[str]:
@@ -51,7 +70,7 @@ def wanted_policies(names: Sequence[str], missing: bool) -> list[str]:
     known = recipes()
     wanted = list(dict.fromkeys(check_choice("policy", name, known) for name in names))
     if missing:
-        wanted += [n for n in known if n not in wanted and not policy_folder(n).exists()]
+        wanted += [n for n in known if n not in wanted and not is_published(n)]
     if not wanted:
         raise QuarlError("nothing to train: name policies, or --missing (all exist already)")
     return wanted
@@ -82,6 +101,17 @@ def train_policies(
                     yield name, publish(run_dir, policy_folder(name))
         except QuarlError as error:
             yield name, error
+        except Exception as error:  # of an environment or a library; a queue runs for days
+            yield name, _unexpected(name, run_dir, error)
+
+
+def _unexpected(name: str, run_dir: Path, error: Exception) -> QuarlError:
+    """What a run failed of, as one line; the traceback goes to ``<run_dir>/traceback.txt``."""
+    path = run_dir / "traceback.txt"
+    with suppress(OSError):  # a full disk may be what failed
+        path.write_text("".join(traceback.format_exception(error)))
+    reason = " ".join("".join(traceback.format_exception_only(error)).split())[:200]
+    return QuarlError(f"{name} failed: {reason}; see '{path}'")
 
 
 @contextmanager
@@ -105,5 +135,10 @@ def held(run_dir: Path, name: str) -> Iterator[None]:
 
 
 def publish(run_dir: Path, folder: Path) -> Path:
-    """Copy a run's best policy to where the studies find it."""
-    return save_policy(load_policy(run_dir / "best"), folder, {})
+    """Copy a run's best policy to where the studies find it, with the steps the run has made.
+
+    Raises:
+        QuarlError: the policy or the run's checkpoint cannot be read, or the folder not written.
+    """
+    made = read_progress(run_dir / "checkpoint.pt").timesteps
+    return save_policy(load_policy(run_dir / "best"), folder, {"timesteps_run": made})

@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
 from quarl_nb.cli import main
 from quarl_nb.errors import QuarlError
@@ -19,8 +20,9 @@ from quarl_nb.report.paper import published_ptq
 from quarl_nb.rl import zoo
 from quarl_nb.rl.checkpoint import Progress, read_progress, save_checkpoint
 from quarl_nb.rl.model import make_model
-from quarl_nb.rl.policies import load_policy
+from quarl_nb.rl.policies import PolicyNet, load_policy, save_policy
 from quarl_nb.rl.recipes import get_recipe
+from quarl_nb.rl.train import train
 
 PPO, A2C, DQN = (f"{algo}-CartPole-v1" for algo in ("ppo", "a2c", "dqn"))
 PAPER = Path(__file__).resolve().parents[2] / "data" / "paper"
@@ -42,6 +44,12 @@ def nearly_done(name: str) -> None:
     save_checkpoint(zoo.run_folder(name) / "checkpoint.pt", make_model(recipe, 0), progress)
 
 
+def published(name: str, **provenance) -> None:
+    """Publish the untrained policy."""
+    net = PolicyNet.from_sb3(make_model(get_recipe(name), 0), env_id=get_recipe(name).env_id)
+    save_policy(net, zoo.policy_folder(name), provenance)
+
+
 @pytest.mark.parametrize("workers", ["1", pytest.param("2", marks=pytest.mark.slow)])
 def test_what_is_left_is_finished_and_what_failed_is_named(project, capfd, workers):
     for name in (PPO, A2C):
@@ -59,11 +67,50 @@ def test_what_is_left_is_finished_and_what_failed_is_named(project, capfd, worke
         assert load_policy(folder).spec.provenance["timesteps"] >= get_recipe(name).timesteps
 
 
-def test_the_list_of_what_is_missing_for_table_4(project, capsys, monkeypatch):
-    nearly_done(PPO)
-    zoo.policy_folder(A2C).mkdir()
+def test_an_unexpected_error_is_one_line_and_the_exit_status(project, capfd, monkeypatch):
+    def failing(recipe, *options):
+        if recipe.name == DQN:
+            raise RuntimeError("the emulator is broken")
+        return train(recipe, *options)
+
+    nearly_done(A2C)
+    monkeypatch.setattr(zoo, "train", failing)
+    assert main(["train", DQN, A2C, "--workers", "1"]) == 1
+    captured = capfd.readouterr()
+    assert captured.out.splitlines() == [str(zoo.policy_folder(A2C))]
+    line = f"error: {DQN} failed: RuntimeError: the emulator is broken; see "
+    assert line in captured.err and "Traceback" not in captured.err
+
+
+@pytest.fixture
+def table_4(monkeypatch):
     paper = published_ptq(PAPER)
     monkeypatch.setattr("quarl_nb.report.paper.published_ptq", lambda: paper)
+
+
+def test_the_list_names_what_cannot_be_read_and_what_was_stopped_early(project, table_4, capsys):
+    zoo.run_folder(PPO).mkdir(parents=True)
+    torch.save({"format": 99}, zoo.run_folder(PPO) / "checkpoint.pt")
+    published(A2C, timesteps_run=902_469, timesteps_planned=1_000_000, selection={"mean": 21.0})
+    published(DQN)
+    (zoo.policy_folder(DQN) / "policy.safetensors").write_bytes(b"truncated")
+    assert main(["train", "--list"]) == 0
+    *rows, total = capsys.readouterr().out.splitlines()
+    found = {line.split()[0]: line.split(maxsplit=3)[3] for line in rows if "Table 4" in line}
+    assert len(found) == 36
+    assert "checkpoint.pt' cannot be read: it has format 99" in found[PPO]
+    assert found[A2C] == "trained, stopped early at step 902,469 of 1,000,000"
+    assert "is truncated or was changed" in found[DQN]
+    assert found["dqn-QbertNoFrameskip-v4"] == "missing"
+    assert total == "Table 4: 1 of 36 policies trained"
+    assert main(["train", "--list", "--missing"]) == 0
+    rows = capsys.readouterr().out.splitlines()
+    assert {name for name in (PPO, A2C, DQN) if any(name in row for row in rows)} == {PPO, DQN}
+
+
+def test_the_list_of_what_is_missing_for_table_4(project, table_4, capsys):
+    nearly_done(PPO)
+    published(A2C)
     assert main(["train", "--list", "--missing"]) == 0
     *rows, total = capsys.readouterr().out.splitlines()
     assert total == "Table 4: 1 of 36 policies trained"

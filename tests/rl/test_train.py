@@ -34,6 +34,7 @@ def test_a_run_ends_with_its_best_policy_and_its_progress(tmp_path):
     net = load_policy(publish(tmp_path / "run", tmp_path / "policy"))
     assert (net.spec.algo, net.spec.env_id) == ("ppo", "CartPole-v1")
     assert net.spec.provenance["timesteps"] == progress.best_timesteps
+    assert net.spec.provenance["timesteps_run"] == progress.timesteps
     assert net.spec.provenance["selection"]["mean"] == progress.best_return
     assert net.spec.provenance["hyperparameters"]["learning_rate"] == "linear from 0.001"
     lines = (tmp_path / "run" / "progress.csv").read_text().splitlines()
@@ -108,6 +109,23 @@ def test_a_diverged_run_is_one_clear_line(tmp_path, monkeypatch):
     with pytest.raises(QuarlError, match="ppo-MountainCarContinuous-v0 diverged"):
         training.train(recipe, tmp_path)
     assert not (tmp_path / "best").exists()
+
+
+def test_a_diverged_run_is_one_clear_line_whatever_its_environment_raises(tmp_path):
+    recipe = short("ddpg-BipedalWalker-v3", eval_every=10**9)
+    recipe.hyperparameters.update(learning_rate=1e30, learning_starts=50)
+    with pytest.raises(QuarlError, match="^ddpg-BipedalWalker-v3 diverged at step .*$") as raised:
+        training.train(recipe, tmp_path)
+    assert isinstance(raised.value.__cause__, AssertionError)  # of Box2D, at an action of NaN
+
+
+def test_an_error_at_finite_parameters_is_not_called_divergence(tmp_path, monkeypatch):
+    def broken(*_):
+        raise AssertionError("the environment is broken")
+
+    monkeypatch.setattr(training, "evaluate", broken)
+    with pytest.raises(AssertionError, match="the environment is broken"):
+        training.train(short("ppo-CartPole-v1"), tmp_path)
 
 
 def test_recipes_cover_the_small_environments_and_pong_of_table_4():

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -13,10 +15,11 @@ from stable_baselines3.common.sb2_compat.rmsprop_tf_like import RMSpropTFLike
 
 from quarl_nb.errors import QuarlError
 from quarl_nb.report.paper import published_ptq
+from quarl_nb.rl import train as training
 from quarl_nb.rl import zoo
 from quarl_nb.rl.checkpoint import read_progress
 from quarl_nb.rl.model import make_model
-from quarl_nb.rl.policies import load_policy
+from quarl_nb.rl.policies import load_policy, save_policy
 from quarl_nb.rl.prioritized import PrioritizedDQN
 from quarl_nb.rl.recipes import get_recipe, recipes
 from quarl_nb.rl.train import train
@@ -88,8 +91,18 @@ def test_missing_policies_are_in_the_order_to_train_them(project):
     assert wanted.index(PPO) < wanted.index(f"a2c-{BREAKOUT}") < wanted.index(f"ppo-{BREAKOUT}")
     assert wanted.index("dqn-SeaquestNoFrameskip-v4") < wanted.index("a2c-QbertNoFrameskip-v4")
     assert zoo.wanted_policies([A2C, PPO, A2C], missing=False) == [A2C, PPO]
-    zoo.policy_folder(PPO).mkdir()
+
+
+def test_a_half_published_policy_is_missing(project):
+    folder = zoo.policy_folder(PPO)
+    folder.mkdir()
+    (folder / "policy.safetensors").write_bytes(b"published until here")
+    assert zoo.state_of(PPO) == "missing"
+    assert PPO in zoo.wanted_policies([], missing=True)
+    (folder / "policy.json").write_text("{}")
     assert PPO not in zoo.wanted_policies([], missing=True)
+    with pytest.raises(QuarlError, match="format version None"):
+        zoo.state_of(PPO)
 
 
 def test_policies_are_trained_published_and_listed(project):
@@ -120,6 +133,41 @@ def test_a_diverging_run_leaves_no_policy_and_stops_no_other(project, monkeypatc
     assert isinstance(results[bad], QuarlError) and results[A2C] == zoo.policy_folder(A2C)
     assert f"{bad} diverged at step" in str(results[bad]) and "\n" not in str(results[bad])
     assert not zoo.policy_folder(bad).exists() and not (zoo.run_folder(bad) / "best").exists()
+
+
+def test_an_unexpected_error_is_one_line_and_stops_no_other(project, monkeypatch):
+    def failing(recipe, *options):
+        if recipe.name == PPO:
+            raise AssertionError("r.LengthSquared()\n> 0.0f")
+        return train(recipe, *options)
+
+    monkeypatch.setattr(zoo, "train", failing)
+    results = dict(zoo.train_policies([PPO, A2C]))
+    assert results[A2C] == zoo.policy_folder(A2C)
+    log = zoo.run_folder(PPO) / "traceback.txt"
+    assert isinstance(results[PPO], QuarlError)
+    line = f"{PPO} failed: AssertionError: r.LengthSquared() > 0.0f; see '{log}'"
+    assert str(results[PPO]) == line
+    text = log.read_text()
+    assert text.startswith("Traceback") and "in failing" in text
+
+
+def test_a_published_policy_says_that_its_run_was_cut_short(project, monkeypatch):
+    clock = itertools.count()  # a second at each step of the 8 environments
+    times = SimpleNamespace(time=lambda: next(clock), perf_counter=time.perf_counter)
+    monkeypatch.setattr(training, "time", times)
+    run, folder = zoo.run_folder(A2C), zoo.policy_folder(A2C)
+    at = train(project[A2C], run, deadline=25).timesteps
+    assert 160 < at < 320
+    zoo.publish(run, folder)
+    assert zoo.state_of(A2C) == f"trained, stopped early at step {at} of 320"
+    assert A2C not in zoo.wanted_policies([], missing=True)
+    project[A2C] = replace(project[A2C], target_return=1.0)
+    assert zoo.state_of(A2C) == "trained"
+    project[A2C] = replace(project[A2C], target_return=501.0)
+    assert zoo.state_of(A2C) == f"trained, stopped early at step {at} of 320"
+    save_policy(load_policy(run / "best"), folder, {})  # as it was done before
+    assert zoo.state_of(A2C) == "trained"
 
 
 def test_a_run_that_diverges_later_keeps_its_last_good_checkpoint(tmp_path):
