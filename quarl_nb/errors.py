@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 
 class QuarlError(Exception):
@@ -43,3 +44,15 @@ def check_choice(what: str, value: str, allowed: Iterable[str]) -> str:
     near = difflib.get_close_matches(str(value), names, n=1)
     hint = f"did you mean {near[0]!r}? " if near else ""
     raise QuarlError(f"unknown {what} {value!r}; {hint}allowed: {', '.join(names) or 'none'}")
+
+
+@contextmanager
+def users_own(what: str) -> Iterator[None]:
+    """Around calls of the user's code: whatever it raises becomes one line that names `what`."""
+    try:
+        yield
+    except QuarlError:
+        raise
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}".partition("\n")[0]
+        raise QuarlError(f"{what} raised {reason}") from error

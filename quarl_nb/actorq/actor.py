@@ -3,44 +3,46 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from time import perf_counter
 
-import gymnasium as gym
 import numpy as np
 import torch
 
+from quarl_nb.actorq.environments import make_checked, n_outputs
 from quarl_nb.actorq.quantizer import deserialize
 from quarl_nb.actorq.settings import ActorTask, Orders, Transitions
 from quarl_nb.actorq.variables import Variables
-from quarl_nb.errors import QuarlError
+from quarl_nb.errors import QuarlError, users_own
 from quarl_nb.inference import Engine, open_engine
 
 ACTIVITIES = ("environment", "inference", "pull", "deserialize", "load", "send", "wait")
 
 
 class Actor:
-    """Steps its environments with the newest policy that it opened."""
+    """Steps its environments with the newest policy that it opened.
+
+    Raises:
+        QuarlError: an environment raised, or is not the policy's.
+    """
 
     def __init__(self, task: ActorTask) -> None:
         self.task, settings = task, task.settings
-        sequence = np.random.SeedSequence([settings.seed, task.index, task.restarts])
+        sequence = np.random.SeedSequence([settings.seed or 0, task.index, task.restarts])
         self._rng = np.random.default_rng(sequence)
-        self.envs = [task.make_env() for _ in range(settings.envs_per_actor)]
-        seeds = self._rng.integers(2**31, size=len(self.envs))
-        self._obs = np.stack(
-            [
-                self._checked(env.reset(seed=int(seed))[0])
-                for env, seed in zip(self.envs, seeds, strict=True)
-            ]
-        )
+        self.envs = [make_checked(task.make_env, task.spec) for _ in range(settings.envs_per_actor)]
+        seeds = [int(seed) for seed in self._rng.integers(2**31, size=len(self.envs))]
+        with users_own("environment"):
+            first = [env.reset(seed=seed)[0] for env, seed in zip(self.envs, seeds, strict=True)]
+            self._obs = np.stack([self._checked(obs) for obs in first])
         for env, seed in zip(self.envs, seeds, strict=True):
-            env.action_space.seed(int(seed))
+            env.action_space.seed(seed)
         head = task.spec.head
         self._low, self._high = (np.array(b, np.float32) for b in (head.low, head.high))
         self._sigma = settings.noise(task.index) * (self._high - self._low) / 2
         self._returns = np.zeros(len(self.envs))
         self._lengths = np.zeros(len(self.envs), np.int64)
+        self._n_outputs = n_outputs(task.spec)
         self._engine: Engine | None = None
         self.version = -1
         self.seconds = dict.fromkeys(ACTIVITIES, 0.0)
@@ -69,7 +71,7 @@ class Actor:
         """Act with `variables` from now on; the version that acts already is left in place.
 
         Raises:
-            QuarlError: the payload is damaged or of another network.
+            QuarlError: the payload is damaged.
         """
         self.pulls += 1
         self._steps_until_pull = self.task.settings.pull_period
@@ -88,8 +90,8 @@ class Actor:
         """Step every environment `steps` times.
 
         Raises:
-            QuarlError: no variables were opened yet, or an environment raised or returned
-                observations of another shape.
+            QuarlError: no variables were opened yet, or those of another network; an environment
+                raised or returned observations of another shape.
         """
         n = len(self.envs)
         obs = np.empty((steps + 1, n, *self._obs.shape[1:]), self._obs.dtype)
@@ -101,16 +103,18 @@ class Actor:
         for t in range(steps):
             action = self._actions(obs[t], orders)
             started = perf_counter()
-            for i, env in enumerate(self.envs):
-                seen, rewards[t, i], terminated, truncated = self._step(env, action[i])
-                next_obs[t, i] = obs[t + 1, i] = seen
-                self._returns[i] += rewards[t, i]
-                self._lengths[i] += 1
-                if terminated or truncated:
-                    dones[t, i], timeouts[t, i] = True, not terminated
-                    episodes.append((float(self._returns[i]), int(self._lengths[i])))
-                    self._returns[i], self._lengths[i] = 0.0, 0
-                    obs[t + 1, i] = self._checked(env.reset()[0])
+            with users_own("environment"):
+                for i, env in enumerate(self.envs):
+                    seen, reward, terminated, truncated, _ = env.step(action[i])
+                    next_obs[t, i] = obs[t + 1, i] = self._checked(seen)
+                    rewards[t, i] = float(reward)
+                    self._returns[i] += rewards[t, i]
+                    self._lengths[i] += 1
+                    if terminated or truncated:
+                        dones[t, i], timeouts[t, i] = True, not terminated
+                        episodes.append((float(self._returns[i]), int(self._lengths[i])))
+                        self._returns[i], self._lengths[i] = 0.0, 0
+                        obs[t + 1, i] = self._checked(env.reset()[0])
             self.seconds["environment"] += perf_counter() - started
             actions.append(action)
         self._obs = obs[-1]
@@ -131,7 +135,8 @@ class Actor:
     def close(self) -> None:
         """Close the environments."""
         for env in self.envs:
-            env.close()
+            with suppress(Exception):  # it has done its work; an error here would hide the real one
+                env.close()
 
     def _actions(self, obs: np.ndarray, orders: Orders) -> np.ndarray:
         """Actions of observations ``[envs, ...]``, exploration added."""
@@ -141,7 +146,12 @@ class Actor:
             raise QuarlError("the actor has no policy yet: open variables first")
         head = self.task.spec.head
         started = perf_counter()
-        outputs = self._engine.run(obs)
+        outputs = self._engine.run(obs)  # refuses observations of another shape than its own
+        if outputs.shape[1] != self._n_outputs:
+            raise QuarlError(
+                f"the payload is of another network: it has {outputs.shape[1]} outputs, "
+                f"the policy {self._n_outputs}"
+            )
         actions = head.actions(torch.from_numpy(outputs), None)
         if head.discrete:
             explore = self._rng.random(len(actions)) < orders.epsilon
@@ -153,13 +163,6 @@ class Actor:
             actions = np.clip(flat + noise, self._low, self._high).reshape(actions.shape)
         self.seconds["inference"] += perf_counter() - started
         return actions
-
-    def _step(self, env: gym.Env, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool]:
-        try:
-            obs, reward, terminated, truncated, _ = env.step(action)
-        except Exception as error:  # whatever a user's environment does, name it
-            raise QuarlError(f"environment raised {type(error).__name__}: {error}") from error
-        return self._checked(obs), float(reward), bool(terminated), bool(truncated)
 
     def _checked(self, obs: np.ndarray) -> np.ndarray:
         obs = np.asarray(obs)

@@ -5,14 +5,16 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Sequence
-from functools import partial
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+import cloudpickle
 import gymnasium as gym
-import numpy as np
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 
-from quarl_nb.actorq.learner import Learner
+from quarl_nb.actorq.environments import env_factory, random_observations
+from quarl_nb.actorq.learner import Learner, check_algorithm
 from quarl_nb.actorq.process import run_process
 from quarl_nb.actorq.result import Result
 from quarl_nb.actorq.run import Run, Saving
@@ -21,7 +23,6 @@ from quarl_nb.actorq.settings import ActorTask, Settings
 from quarl_nb.errors import QuarlError, UnavailableError, check_choice
 from quarl_nb.quant import parse_precision
 from quarl_nb.rl.checkpoint import Progress, load_checkpoint
-from quarl_nb.rl.envs import make_env
 from quarl_nb.rl.policies import PolicyNet
 
 logger = logging.getLogger(__name__)
@@ -52,7 +53,8 @@ class ActorQ:
     Args:
         algorithm: DQN, DDPG, TD3, SAC, D4PG or another off-policy algorithm with one environment.
         env: where actors act: a name (see `quarl_nb.rl.envs`) or a function that makes one
-            gymnasium environment; by default the id of the algorithm's own.
+            gymnasium environment; by default one like the algorithm's own, built anew from its
+            gymnasium spec: id, arguments and wrappers.
         engine: `process` (default), `serial`, or `ray`: on the cluster that Ray is connected to or
             finds at ``RAY_ADDRESS``, else on one of this machine's own.
         saving: checkpoint to resume from, and snapshots of the policy.
@@ -62,7 +64,8 @@ class ActorQ:
         settings: fields of `Settings`: precision, n_actors, pull_period, samples_per_insert, ...
 
     Raises:
-        QuarlError: the algorithm cannot be fed, the environment is unknown, a setting is wrong.
+        QuarlError: the algorithm cannot be fed, the environment is unknown or cannot be built
+            anew, a setting is wrong, what actors need cannot be pickled.
     """
 
     def __init__(
@@ -74,14 +77,22 @@ class ActorQ:
         quantizer: Callable[[PolicyNet], PolicyNet] | None = None,
         **settings: Any,
     ) -> None:
+        check_algorithm(algorithm)
+        if algorithm.action_noise is not None:
+            logger.warning("ActorQ's actors bring their own noise (noise_max), not action_noise")
         check_choice("engine", engine, ENGINES)
         for name in settings:
             check_choice("setting of ActorQ", name, Settings.__dataclass_fields__)
         self.algorithm, self.engine = algorithm, engine
-        self.saving, self.quantizer = saving or Saving(), quantizer
+        self.saving, self.quantizer = _with_paths(saving or Saving()), quantizer
         self.settings = Settings(**settings)
-        self.make_env = _env_factory(algorithm, env)
+        if self.settings.seed is None:
+            self.settings = replace(self.settings, seed=algorithm.seed or 0)
+        self.make_env = env_factory(algorithm, env)
         self.result = Result()
+        if engine != "serial":
+            _check_pickles("the function that makes environments", self.make_env)
+            _check_pickles("the quantizer", quantizer)
         cores = os.cpu_count() or 1
         if engine != "serial" and self.settings.n_actors > cores:
             logger.warning("%d actors share %d cores", self.settings.n_actors, cores)
@@ -105,10 +116,11 @@ class ActorQ:
         Raises:
             QuarlError: an actor, the quantizer or the learner failed.
         """
+        self.saving.prepare()
         progress = self._resume()
         # The replay buffer draws from numpy's global generator. A resumed run goes on with other
         # numbers than the ones it began with.
-        self.algorithm.set_random_seed(self.settings.seed + progress.timesteps)
+        self.algorithm.set_random_seed((self.settings.seed or 0) + progress.timesteps)
         learner = Learner(
             self.algorithm, self.settings, total_steps, resumed=progress.timesteps > 0
         )
@@ -135,37 +147,27 @@ class ActorQ:
         calibration = None
         convolves = any(layer.kind == "conv2d" for layer in spec.layers)
         if convolves and parse_precision(settings.precision).activation is not None:
-            calibration = _observations(self.make_env, CALIBRATION_STEPS, settings.seed)
+            calibration = random_observations(
+                self.make_env, spec, settings.seed or 0, CALIBRATION_STEPS)
         return [
             ActorTask(i, self.make_env, spec, settings, calibration, self.quantizer)
             for i in range(settings.n_actors)
         ]
 
 
-def _env_factory(
-    algorithm: OffPolicyAlgorithm, env: str | Callable[[], gym.Env] | None
-) -> Callable[[], gym.Env]:
-    if env is not None and not isinstance(env, str):
-        return env
-    env_id = env or _env_id(algorithm)
-    make_env(env_id).close()  # an unknown name is to be reported here, not by an actor
-    return partial(make_env, env_id)
+def _with_paths(saving: Saving) -> Saving:
+    """Users write paths as strings, too."""
+    for name in ("checkpoint", "snapshots"):
+        path = getattr(saving, name)
+        if not isinstance(path, str | os.PathLike | None):
+            raise QuarlError(f"Saving({name}=...) is {path!r}; a path or None")
+        saving = replace(saving, **{name: Path(path) if path else None})  # type: ignore[arg-type]
+    return saving
 
 
-def _env_id(algorithm: OffPolicyAlgorithm) -> str:
-    inner = getattr(algorithm.env, "envs", [None])[0]
-    if inner is None or inner.spec is None:
-        raise QuarlError("the algorithm's environment has no id: give ActorQ an env")
-    return inner.spec.id
-
-
-def _observations(make: Callable[[], gym.Env], steps: int, seed: int) -> np.ndarray:
-    """What random actions see, ``[steps, *obs_shape]``: inputs that set activations' ranges."""
-    env = make()
-    env.action_space.seed(seed)
-    seen = [env.reset(seed=seed)[0]]
-    while len(seen) < steps:
-        obs, _, terminated, truncated, _ = env.step(env.action_space.sample())
-        seen.append(env.reset()[0] if terminated or truncated else obs)
-    env.close()
-    return np.stack(seen)
+def _check_pickles(what: str, value: Any) -> None:
+    try:
+        cloudpickle.dumps(value)
+    except Exception as error:  # pickling calls into whatever it meets
+        reason = f"{type(error).__name__}: {error}".partition("\n")[0]
+        raise QuarlError(f"{what} cannot be sent to actors' processes: {reason}") from error

@@ -52,7 +52,14 @@ class Child:
         wait([self.connection, self.process.sentinel])
         if not self.connection.poll() or self.receive() is None:
             self.end()
-            raise QuarlError(f"{self.name} {self.death()} while it started")
+            raise QuarlError(f"{self.name} {self.death()} while it started{self._start_hint()}")
+
+    def _start_hint(self) -> str:
+        # A spawned child imports the script that started it; 1 is Python's exit code of an error
+        # there, and `_run` has others.
+        if self.process.exitcode != 1 or not hasattr(sys.modules["__main__"], "__file__"):
+            return ""
+        return '; a script must start ActorQ under if __name__ == "__main__":'
 
     def receive(self) -> Any:
         try:

@@ -219,4 +219,5 @@ class Crew(ABC, Generic[M]):
             return
         index = int(member.name.removeprefix("actor "))
         self.tasks[index] = replace(self.tasks[index], restarts=member.restarts + 1)
+        self.learner.cut(index)
         self._begin(self._add_actor(self.tasks[index]))

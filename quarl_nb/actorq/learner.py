@@ -45,7 +45,7 @@ class Learner:
         total_steps: int,
         resumed: bool = False,
     ) -> None:
-        _check(algorithm)
+        check_algorithm(algorithm)
         keep_freed_memory()
         self.algorithm, self.settings = algorithm, settings
         algorithm._setup_learn(0, reset_num_timesteps=not resumed)
@@ -60,6 +60,7 @@ class Learner:
         self.seconds = dict.fromkeys(ACTIVITIES, 0.0)
         self.warming = algorithm.num_timesteps < algorithm.learning_starts
         self._policy: PolicyNet | None = None
+        # Whose step was inserted last (actor, environment); None where nothing goes on from it.
         self._last_stream: tuple[int, int] | None = None
         self._time_sampling()
 
@@ -105,21 +106,30 @@ class Learner:
         Raises:
             QuarlError: a reward or observation that is not finite.
         """
-        if not (np.isfinite(transitions.rewards).all() and np.isfinite(transitions.obs).all()):
-            raise QuarlError(f"actor {transitions.actor} sent a reward or observation that is NaN")
+        # The last observation of an episode is in `next_obs` alone.
+        for sent in (transitions.rewards, transitions.obs, transitions.next_obs):
+            if not np.isfinite(sent).all():
+                actor = f"actor {transitions.actor}"
+                raise QuarlError(f"{actor} sent a reward or observation that is NaN or infinite")
         with self.timed("insert"):
             for env in range(transitions.rewards.shape[1]):
                 self._insert_stream(transitions, env)
             self.limiter.inserts += len(transitions)
             self.warming = self.steps < self.algorithm.learning_starts
 
+    def cut(self, actor: int) -> None:
+        """What this actor sends next does not go on from what it sent before: it is a new one."""
+        if self._last_stream is not None and self._last_stream[0] == actor:
+            self._last_stream = None
+
     def _insert_stream(self, transitions: Transitions, env: int) -> None:
         algorithm, buffer = self.algorithm, self.algorithm.replay_buffer
         assert buffer is not None
         stream = (transitions.actor, env)
-        if isinstance(buffer, NStepReplayBuffer) and self._last_stream not in (None, stream):
-            # Steps that follow each other in the buffer but come from another environment: an
-            # n-step return must end there, bootstrapping (as it does at a timeout).
+        goes_on = stream == self._last_stream or not buffer.size()
+        if isinstance(buffer, NStepReplayBuffer) and not goes_on:
+            # Steps that follow each other in the buffer but not in one environment, or not in this
+            # run: an n-step return must end there, bootstrapping (as it does at a timeout).
             cut = buffer.dones[buffer.pos - 1] == 0
             buffer.timeouts[buffer.pos - 1][cut] = 1
         self._last_stream = stream
@@ -166,7 +176,13 @@ class Learner:
         vars(self.algorithm.replay_buffer).pop("sample", None)
 
 
-def _check(algorithm: Any) -> None:
+def has_finite_weights(algorithm: OffPolicyAlgorithm) -> bool:
+    """Whether no weight is NaN or infinite, target networks included."""
+    return all(bool(w.isfinite().all()) for w in algorithm.policy.state_dict().values())
+
+
+def check_algorithm(algorithm: Any) -> None:
+    """Refuse what no replay buffer of ours can feed; QuarlError saying why."""
     name = type(algorithm).__name__
     if not isinstance(algorithm, OffPolicyAlgorithm):
         raise QuarlError(
@@ -184,5 +200,3 @@ def _check(algorithm: Any) -> None:
         raise QuarlError("ActorQ's transitions do not follow each other: optimize_memory_usage")
     if not isinstance(algorithm.batch_size, int) or algorithm.replay_buffer is None:
         raise QuarlError(f"{name} has no replay buffer that could be fed")
-    if algorithm.action_noise is not None:
-        logger.warning("ActorQ's actors bring their own noise (noise_max), not action_noise")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from quarl_nb.actorq.settings import ActorTask, Settings
 from quarl_nb.actorq.variables import Variables
 from quarl_nb.actorq.wire import decode, encode
+from quarl_nb.errors import QuarlError, users_own
 from quarl_nb.inference import build_payload
 from quarl_nb.rl.policies import PolicyNet
 
@@ -13,11 +14,15 @@ def quantize_policy(net: PolicyNet, version: int, task: ActorTask) -> Variables:
     """Post-training quantization of a policy that the learner publishes (paper, section 2).
 
     Raises:
-        QuarlError: the network cannot run in the precision asked for, or holds NaN.
+        QuarlError: the network cannot run in the precision asked for, or holds NaN; the
+            user's own quantizer raised.
     """
     settings = task.settings
     if task.quantizer is not None:
-        net = task.quantizer(net)
+        with users_own("the quantizer"):
+            net = task.quantizer(net)
+        if not isinstance(net, PolicyNet):
+            raise QuarlError(f"the quantizer returned {type(net).__name__}, not a PolicyNet")
     if sent_ready_to_open(settings):
         return Variables(version, settings.precision, _payload(net, task))
     assert settings.communication is not None

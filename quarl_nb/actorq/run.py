@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,11 +12,14 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from quarl_nb.actorq.learner import Learner
+from quarl_nb.actorq.learner import Learner, has_finite_weights
 from quarl_nb.actorq.result import CpuClock, Result, Snapshot
 from quarl_nb.actorq.settings import Transitions
+from quarl_nb.errors import QuarlError
 from quarl_nb.rl.checkpoint import Progress, save_checkpoint
 from quarl_nb.rl.policies import save_policy
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -30,6 +35,30 @@ class Saving:
     checkpoint_every_s: float = 60.0
     snapshots: Path | None = None
     snapshot_every: int = 0
+
+    def prepare(self) -> None:
+        """Make the folders, so that what cannot be written is told before hours of training.
+
+        Raises:
+            QuarlError: a folder cannot be made or written.
+        """
+        if self.checkpoint:
+            make_writable(self.checkpoint.parent)
+        if self.snapshots:
+            make_writable(self.snapshots)
+
+
+def make_writable(folder: Path) -> None:
+    """Make a folder, if need be, and try to write into it.
+
+    Raises:
+        QuarlError: it cannot be made or written.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        raise QuarlError(f"cannot write to '{folder}': {error.strerror}") from error
 
 
 class Run:
@@ -101,25 +130,35 @@ class Run:
         self.result.cpu_s[role] += self._cpu.lap()
 
     def checkpoint(self) -> None:
-        """Save what a killed run goes on from."""
+        """Save what a killed run goes on from; NaN never replaces what was saved before."""
+        if not has_finite_weights(self.learner.algorithm):
+            return
         assert self.saving.checkpoint is not None
         progress = Progress(timesteps=self.learner.steps, wall_s=self.wall_s, done=self.finished)
         save_checkpoint(self.saving.checkpoint, self.learner.algorithm, progress)
         self._next_checkpoint = time.perf_counter() + self.saving.checkpoint_every_s
 
     def close(self, stopped: str) -> Result:
-        """End the run: "done", "interrupted", or the error that ended it."""
+        """End the run: "done", "interrupted", "failed" or the `QuarlError` that ended it."""
         result, learner = self.result, self.learner
         self.count_cpu("learner")
-        whole = stopped in ("done", "interrupted")
-        if whole and learner.steps > self._started_from[0]:
+        whole, learned = stopped in ("done", "interrupted"), learner.steps > self._started_from[0]
+        if whole and learned:
             self._snapshot_if_due(last=True)
         result.learner_s, result.stopped = dict(learner.seconds), stopped
         learner.close()
         self._bar.close()
-        if whole and self.saving.checkpoint:
+        if self.saving.checkpoint and whole:
             self.checkpoint()
+        elif self.saving.checkpoint and learned and stopped != "failed":
+            self._checkpoint_if_possible()
         return result
+
+    def _checkpoint_if_possible(self) -> None:
+        try:
+            self.checkpoint()
+        except QuarlError as error:  # the one that ended the run is on its way already
+            logger.warning("%s", error)
 
     def _snapshot_if_due(self, last: bool = False) -> None:
         if self.saving.snapshots is None or not (last or self.learner.steps >= self._next_snapshot):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from numbers import Integral, Real
 
 import gymnasium as gym
 import numpy as np
@@ -15,6 +17,7 @@ from quarl_nb.rl.spec import PolicySpec
 
 RUNTIMES = ("onnxruntime", "torch")
 NOISE_MAX = 0.2
+SEEDS = 2**31  # numpy's is below 2^32; a resumed run adds the steps it has made
 
 
 @dataclass(frozen=True)
@@ -31,19 +34,33 @@ class Settings:
     publish_period: int | None = None  # learner updates between publications; None: 2 per pull
     transitions_per_message: int = 50  # of all environments of an actor
     noise_max: float = NOISE_MAX  # sigma of the last actor, in half widths of the action range
-    seed: int = 0
+    seed: int | None = None  # None: the algorithm's own, or 0 if it has none
 
     def __post_init__(self) -> None:
         parse_precision(self.precision)
         parse_precision(self.communication or self.precision)
         check_choice("runtime", self.runtime, RUNTIMES)
         for name in ("n_actors", "envs_per_actor", "pull_period", "transitions_per_message"):
-            if getattr(self, name) < 1:
-                raise QuarlError(f"{name} is {getattr(self, name)}; at least 1")
-        if self.publish_period is not None and self.publish_period < 1:
-            raise QuarlError(f"publish_period is {self.publish_period}; at least 1")
+            self._check_whole(name, 1)
+        if self.publish_period is not None:
+            self._check_whole("publish_period", 1)
+        if self.seed is not None:
+            self._check_whole("seed", 0)
+            if self.seed >= SEEDS:
+                raise QuarlError(f"seed is {self.seed}; less than 2^31")
+        for name in ("samples_per_insert", "noise_max"):
+            value = getattr(self, name)
+            if not isinstance(value, Real) or not math.isfinite(value):
+                raise QuarlError(f"{name} is {value!r}; a finite number")
+        if self.samples_per_insert <= 0:
+            raise QuarlError(f"samples_per_insert is {self.samples_per_insert}; more than 0")
         if self.noise_max < 0:
             raise QuarlError(f"noise_max is {self.noise_max}; at least 0")
+
+    def _check_whole(self, name: str, least: int) -> None:
+        value = getattr(self, name)
+        if not isinstance(value, Integral) or value < least:
+            raise QuarlError(f"{name} is {value!r}; a whole number, at least {least}")
 
     def noise(self, actor: int) -> float:
         """Sigma of an actor's Gaussian action noise, spread evenly over 0 to `noise_max`.

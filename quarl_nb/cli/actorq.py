@@ -5,7 +5,17 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from quarl_nb.errors import QuarlError
+
+if TYPE_CHECKING:
+    from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
+
+    from quarl_nb.actorq import Result
+
+SETTINGS = ("precision", "runtime", "n_actors", "envs_per_actor", "pull_period",
+            "samples_per_insert", "seed")  # fmt: skip
 
 
 def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
@@ -34,7 +44,8 @@ def actorq_command(options: argparse.Namespace) -> int:
     """Train with quantized actors (ActorQ) and save the policy."""
     from quarl_nb.actorq import ActorQ, Saving
     from quarl_nb.actorq.algorithms import make_algorithm
-    from quarl_nb.rl.policies import PolicyNet, save_policy
+    from quarl_nb.actorq.learner import has_finite_weights
+    from quarl_nb.actorq.run import make_writable
     from quarl_nb.studies.tasks import TASKS
 
     task = TASKS.get(options.env)
@@ -43,21 +54,40 @@ def actorq_command(options: argparse.Namespace) -> int:
         options.algo, options.env, options.width, options.seed, options.device, options.autocast,
         **tuned,
     )  # fmt: skip
-    settings: dict[str, Any] = {
-        name: getattr(options, name) for name in (
-            "precision", "runtime", "n_actors", "envs_per_actor", "pull_period",
-            "samples_per_insert", "seed")
-    }  # fmt: skip
+    settings: dict[str, Any] = {name: getattr(options, name) for name in SETTINGS}
     saving = Saving(checkpoint=options.checkpoint)
     actorq = ActorQ(learner, options.env, options.engine, saving, **settings)
-    result = actorq.learn(options.steps)
+    saving.prepare()
+    if options.to:
+        make_writable(options.to)
+    try:
+        actorq.learn(options.steps)
+    except QuarlError:
+        # What was done until then is kept; the error itself is the last line.
+        if actorq.result.steps:
+            _print_result(actorq.result)
+            if has_finite_weights(learner):
+                _save_policy(learner, actorq.result, options)
+        raise
+    _print_result(actorq.result)
+    _save_policy(learner, actorq.result, options)
+    return 130 if actorq.result.stopped == "interrupted" else 0
+
+
+def _print_result(result: Result) -> None:
     busy = {name: f"{seconds:.1f}" for name, seconds in result.actor_s.items() if seconds >= 0.05}
     print(f"{result.steps:,} steps and {result.updates:,} updates in {result.wall_s:.1f} s")
     print(f"mean return of the last 10 episodes: {result.recent_return():.1f}")
     print(f"actors' seconds: {', '.join(f'{k} {v}' for k, v in busy.items())}")
     print(f"{result.pulls} pulls of {result.payload_bytes:,} bytes, {result.restarts} restarts")
-    if options.to:
-        net = PolicyNet.from_sb3(learner, env_id=options.env)
-        trained = {"trained_with": "quarl-nb actorq", "timesteps": result.steps, **settings}
-        print(f"policy: {save_policy(net, options.to, trained)}")
-    return 130 if result.stopped == "interrupted" else 0
+
+
+def _save_policy(learner: OffPolicyAlgorithm, result: Result, options: argparse.Namespace) -> None:
+    from quarl_nb.rl.policies import PolicyNet, save_policy
+
+    if options.to is None:
+        return
+    net = PolicyNet.from_sb3(learner, env_id=options.env)
+    trained = {"trained_with": "quarl-nb actorq", "timesteps": result.steps}
+    trained |= {name: getattr(options, name) for name in SETTINGS}
+    print(f"policy: {save_policy(net, options.to, trained)}")

@@ -49,7 +49,7 @@ def build_payload(
     if precision not in PRECISIONS[runtime]:
         raise QuarlError(
             f"{runtime} does not compute in {precision} on a CPU; "
-            f"allowed: {', '.join(PRECISIONS[runtime])}"
+            f"allowed: {'; '.join(_precisions_by_runtime(runtime))}"
         )
     _check_without_hooks(net)
     if runtime == "torch":
@@ -58,6 +58,17 @@ def build_payload(
         graph = _graph(net, parsed, calibration)
         model, tensors = graph.model(obs_dtype(net)), graph.tensors
     return encode(Payload(runtime, precision, net.spec.obs_shape, obs_dtype(net), model, tensors))
+
+
+def _precisions_by_runtime(runtime: str) -> list[str]:
+    """What can be asked for instead: of this runtime first, then what only others compute in."""
+    own = PRECISIONS[runtime]
+    allowed = [", ".join(own)]
+    for other in RUNTIMES:
+        more = [precision for precision in PRECISIONS[other] if precision not in own]
+        if more:
+            allowed.append(f"with runtime {other}: {', '.join(more)}")
+    return allowed
 
 
 def obs_dtype(net: PolicyNet) -> str:

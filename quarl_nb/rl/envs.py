@@ -59,7 +59,7 @@ def make_env(env_id: str) -> gym.Env:
     if env_id.startswith("dm:"):
         return _make_dm_control(env_id)
     _register(env_id)
-    _silence_mujoco_deprecations()
+    silence_mujoco_deprecations()
     try:
         return gym.make(env_id)
     except gym.error.Error as error:
@@ -145,7 +145,7 @@ def _register(env_id: str) -> None:
 
 
 @cache
-def _silence_mujoco_deprecations() -> None:
+def silence_mujoco_deprecations() -> None:
     """Gymnasium's own models use attributes that MuJoCo deprecates, once for every environment.
 
     Without a handler MuJoCo prints each and appends it to a file in the working directory.

@@ -80,16 +80,22 @@ def test_continuous_actions_are_stored_scaled_and_timeouts_marked(counter):
     assert learner.steps == 2 and learner.limiter.inserts == 2
 
 
-def test_n_step_returns_do_not_run_from_one_actors_steps_into_anothers(counter):
-    model = DQN("MlpPolicy", counter(), n_steps=3, gamma=0.5, buffer_size=50, device="cpu")
+def steps(actor, rewards):
+    """Of an episode that goes on; observations are the actor's index."""
+    n = len(rewards)
+    none = np.zeros(n, bool)
+    obs = np.full((n, 2), actor, np.float32)
+    return transitions(obs, obs, np.zeros(n, np.int64), rewards, none, none, actor)
+
+
+@pytest.fixture
+def three_step_dqn(counter):
+    return DQN("MlpPolicy", counter(), n_steps=3, gamma=0.5, buffer_size=50, device="cpu")
+
+
+def test_n_step_returns_do_not_run_from_one_actors_steps_into_anothers(three_step_dqn):
+    model = three_step_dqn
     learner = Learner(model, Settings(), 10)
-
-    def steps(actor, rewards):
-        n = len(rewards)
-        none = np.zeros(n, bool)
-        obs = np.full((n, 2), actor, np.float32)
-        return transitions(obs, obs, np.zeros(n, np.int64), rewards, none, none, actor)
-
     learner.insert(steps(0, [1.0, 2.0]))
     learner.insert(steps(0, [4.0]))  # goes on where the last message ended
     learner.insert(steps(1, [100.0, 100.0]))
@@ -98,6 +104,27 @@ def test_n_step_returns_do_not_run_from_one_actors_steps_into_anothers(counter):
     assert sample.discounts[:, 0].tolist() == [0.125, 0.25, 0.5]
     assert sample.dones[:, 0].tolist() == [0, 0, 0]
     assert (sample.next_observations == 0).all()
+
+
+def test_n_step_returns_end_where_an_actor_was_started_again(three_step_dqn):
+    learner = Learner(three_step_dqn, Settings(), 10)
+    learner.insert(steps(0, [1.0, 1.0]))
+    learner.cut(1)  # another's death cuts nothing
+    learner.insert(steps(0, [4.0]))
+    learner.cut(0)
+    learner.insert(steps(0, [100.0, 100.0]))
+    sample = three_step_dqn.replay_buffer._get_samples(np.array([0, 1, 2]))
+    assert sample.rewards[:, 0].tolist() == [1 + 1 / 2 + 4 / 4, 1 + 4 / 2, 4]
+    assert sample.dones[:, 0].tolist() == [0, 0, 0]
+
+
+def test_n_step_returns_end_where_a_run_was_resumed(three_step_dqn):
+    Learner(three_step_dqn, Settings(), 10).insert(steps(0, [1.0, 1.0]))
+    resumed = Learner(three_step_dqn, Settings(), 10, resumed=True)
+    resumed.insert(steps(0, [100.0]))
+    resumed.insert(steps(0, [8.0]))
+    sample = three_step_dqn.replay_buffer._get_samples(np.array([0, 1, 2]))
+    assert sample.rewards[:, 0].tolist() == [1 + 1 / 2, 1, 100 + 8 / 2]
 
 
 def test_schedules_and_exploration_follow_the_whole_runs_steps(small_dqn):
@@ -131,9 +158,13 @@ def test_what_cannot_be_fed_is_refused(small_dqn):
 def test_nan_never_reaches_the_buffer(small_dqn):
     learner = Learner(small_dqn(), Settings(), 10)
     obs, none = np.zeros((1, 4), np.float32), np.zeros(1, bool)
-    with pytest.raises(QuarlError, match="actor 2 sent a reward or observation that is NaN"):
-        learner.insert(transitions(obs, obs, [0], [np.nan], none, none, actor=2))
-    assert learner.steps == 0
+    sent = dict(obs=obs, next_obs=obs, rewards=np.zeros(1))
+    for name in sent:
+        broken = sent | {name: np.full_like(sent[name], np.nan)}
+        message = "actor 2 sent a reward or observation that is NaN"
+        with pytest.raises(QuarlError, match=message):
+            learner.insert(transitions(**broken, actions=[0], dones=none, timeouts=none, actor=2))
+    assert learner.steps == 0 and not learner.algorithm.replay_buffer.size()
 
 
 def test_the_published_policy_is_the_algorithms_after_every_update(small_dqn):

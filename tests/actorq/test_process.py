@@ -8,10 +8,12 @@ import sys
 import textwrap
 import time
 
+import numpy as np
 import psutil
 import pytest
+import torch
 
-from quarl_nb.actorq import ActorQ
+from quarl_nb.actorq import ActorQ, Saving
 from quarl_nb.errors import QuarlError
 
 
@@ -75,6 +77,31 @@ def test_a_killed_child_is_started_again_and_the_run_goes_on(small_dqn, counter,
     assert result.steps >= 2000 and result.restarts == 1
 
 
+def test_n_step_returns_end_where_a_killed_actor_was_replaced(small_dqn, counter):
+    class Endless(counter):
+        def __init__(self):
+            super().__init__(length=10**6)
+
+        def step(self, action):
+            time.sleep(0.001)
+            return super().step(action)
+
+    killed = []
+
+    def kill_once(result):
+        if result.steps >= 200 and not killed:
+            killed.append(child("actor 0"))
+            os.kill(killed[0], signal.SIGKILL)
+
+    model = small_dqn(counter(), n_steps=3)
+    actorq = ActorQ(model, Endless, n_actors=1)
+    result = actorq.learn(600, progress_bar=False, on_message=kill_once)
+    assert result.restarts == 1
+    times = model.replay_buffer.observations[: result.steps, 0, 0]
+    cuts = np.flatnonzero(model.replay_buffer.timeouts[: result.steps, 0])
+    assert cuts.tolist() == np.flatnonzero(np.diff(times) < 0).tolist() and len(cuts) == 1
+
+
 def test_ctrl_c_ends_the_run_and_keeps_what_was_done(small_dqn):
     def interrupt(result):
         if result.steps >= 500:
@@ -135,14 +162,77 @@ def test_an_actor_that_only_dies_ends_the_run(small_dqn, counter):
         actorq.learn(100, progress_bar=False)
 
 
-def test_an_environment_that_raises_is_named_with_its_actor(small_dqn, counter):
+def test_an_environment_that_raises_is_named_with_its_actor(small_dqn, counter, tmp_path):
     class Broken(counter):
         def step(self, action):
             if self.episode == 30:
                 raise ZeroDivisionError("no such wind")
             return super().step(action)
 
-    actorq = ActorQ(small_dqn(counter()), Broken, n_actors=1, transitions_per_message=10)
+    saving = Saving(checkpoint=tmp_path / "run.pt")
+    options = dict(n_actors=1, transitions_per_message=10)
+    actorq = ActorQ(small_dqn(counter()), Broken, saving=saving, **options)
     with pytest.raises(QuarlError, match="actor 0: environment raised ZeroDivisionError"):
         actorq.learn(10_000, progress_bar=False)
     assert actorq.result.steps >= 150 and "ZeroDivisionError" in actorq.result.stopped
+    mended = ActorQ(small_dqn(counter()), counter, "serial", saving, **options)
+    steps = []
+    mended.learn(400, progress_bar=False, on_message=lambda result: steps.append(result.steps))
+    assert steps[0] == actorq.result.steps + 10
+
+
+def test_a_checkpoint_is_never_replaced_by_nan_weights(small_dqn, counter, tmp_path):
+    saving = Saving(checkpoint=tmp_path / "run.pt", checkpoint_every_s=0.0)
+    model, whole = small_dqn(counter()), []
+
+    def ruin(result):
+        if result.steps == 200:
+            whole.append(saving.checkpoint.read_bytes())
+            torch.nn.init.constant_(model.q_net.q_net[0].weight, torch.nan)
+
+    actorq = ActorQ(model, counter, "serial", saving, n_actors=1, pull_period=50)
+    with pytest.raises(QuarlError, match="NaN"):
+        actorq.learn(400, progress_bar=False, on_message=ruin)
+    assert [saving.checkpoint.read_bytes()] == whole
+
+
+def test_a_run_that_never_began_leaves_no_checkpoint(small_dqn, counter, tmp_path):
+    class Unborn(counter):
+        def reset(self, seed=None, options=None):
+            return np.zeros(9), {}
+
+    saving = Saving(checkpoint=tmp_path / "run.pt")
+    with pytest.raises(QuarlError, match="shape"):
+        ActorQ(small_dqn(counter()), Unborn, "serial", saving).learn(400, progress_bar=False)
+    assert not list(tmp_path.iterdir())
+
+
+def test_folders_are_made_before_the_run_or_the_user_is_told(tmp_path):
+    saving = Saving(checkpoint=tmp_path / "a" / "b" / "run.pt", snapshots=tmp_path / "c")
+    saving.prepare()
+    assert not list(saving.checkpoint.parent.iterdir()) and saving.snapshots.is_dir()
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(QuarlError, match=r"cannot write to '.*file/d': Not a directory"):
+        Saving(snapshots=tmp_path / "file" / "d").prepare()
+
+
+def test_more_actors_than_cores_are_warned_of(small_dqn, caplog):
+    cores = os.cpu_count()
+    ActorQ(small_dqn(), engine="serial", n_actors=cores + 1)  # takes turns on one core anyway
+    ActorQ(small_dqn(), n_actors=cores)
+    assert not caplog.messages
+    ActorQ(small_dqn(), n_actors=cores + 1)
+    assert caplog.messages == [f"{cores + 1} actors share {cores} cores"]
+
+
+def test_a_script_without_its_guard_is_told_so(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(textwrap.dedent("""
+        from stable_baselines3 import DQN
+        from quarl_nb.actorq import ActorQ
+        model = DQN("MlpPolicy", "CartPole-v1", policy_kwargs=dict(net_arch=[8]), device="cpu")
+        ActorQ(model, n_actors=1).learn(100, progress_bar=False)
+    """))  # fmt: skip
+    done = subprocess.run([sys.executable, str(script)], stderr=subprocess.PIPE, text=True)
+    error = done.stderr.strip().splitlines()[-1]
+    assert done.returncode and error.endswith('must start ActorQ under if __name__ == "__main__":')

@@ -160,10 +160,53 @@ def test_a_broken_environment_leaves_what_was_done(small_dqn, counter):
     (dict(n_actor=3), "unknown setting of ActorQ 'n_actor'; did you mean 'n_actors'"),
     (dict(env="CartPoel-v1"), "did you mean 'CartPole-v"),
     (dict(engine="proces"), "did you mean 'process'"),
+    (dict(n_actors=1.5), "n_actors is 1.5; a whole number"),
+    (dict(n_actors="2"), "n_actors is '2'; a whole number"),
+    (dict(publish_period=0.5), "publish_period is 0.5; a whole number"),
+    (dict(samples_per_insert=float("nan")), "samples_per_insert is nan; a finite number"),
+    (dict(samples_per_insert=float("inf")), "samples_per_insert is inf; a finite number"),
+    (dict(samples_per_insert=0), "samples_per_insert is 0; more than 0"),
+    (dict(noise_max=float("nan")), "noise_max is nan; a finite number"),
+    (dict(noise_max=-1), "noise_max is -1; at least 0"),
+    (dict(seed=-1), "seed is -1; a whole number, at least 0"),
+    (dict(seed=2**31), "seed is 2147483648; less than"),
+    (dict(saving=Saving(checkpoint=5)), r"Saving\(checkpoint=...\) is 5; a path or None"),
 ])  # fmt: skip
 def test_wrong_settings_are_one_clear_line(small_dqn, options, message):
     with pytest.raises(QuarlError, match=message):
         ActorQ(small_dqn(), **options)
+
+
+def test_what_is_no_algorithm_is_told_first():
+    with pytest.raises(QuarlError, match="ActorQ needs an off-policy algorithm, not object"):
+        ActorQ(object(), engine="serial")
+
+
+def test_paths_may_be_strings(small_dqn, tmp_path):
+    saving = Saving(checkpoint=str(tmp_path / "run.pt"), snapshots=str(tmp_path), snapshot_every=90)
+    result = run(small_dqn(), 120, saving=saving)
+    assert (tmp_path / "run.pt").exists() and len(result.snapshots) >= 2
+
+
+def test_the_seed_is_the_algorithms_unless_given(small_dqn, counter):
+    def random_actions(own, **options):
+        model = small_dqn(counter(), seed=own)
+        run(model, 20, counter, n_actors=1, transitions_per_message=20, **options)
+        return model.replay_buffer.actions[:20].ravel().tolist()
+
+    assert random_actions(1) == random_actions(1) == random_actions(2, seed=1)
+    assert random_actions(1) != random_actions(2)
+    assert random_actions(None) == random_actions(0) == random_actions(1, seed=0)
+
+
+@pytest.mark.parametrize("quantizer, message", [
+    (lambda net: 1 / 0, "the quantizer raised ZeroDivisionError: division by zero"),
+    (lambda net: None, "the quantizer returned NoneType, not a PolicyNet"),
+])  # fmt: skip
+def test_a_quantizer_that_fails_is_one_clear_line(small_dqn, quantizer, message):
+    actorq = ActorQ(small_dqn(), engine="serial", quantizer=quantizer, n_actors=1)
+    with pytest.raises(QuarlError, match=message):
+        actorq.learn(100, progress_bar=False)
 
 
 def test_nan_weights_are_never_published(small_dqn):

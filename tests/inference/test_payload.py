@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import zlib
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -44,6 +45,31 @@ def test_every_flipped_bit_is_noticed():
         changed[position] ^= 1 << position % 8
         with pytest.raises(QuarlError, match="payload"):
             decode(bytes(changed))
+
+
+@pytest.mark.parametrize("words", [100, 5000])  # less than a block, and blocks with a rest
+def test_words_that_changed_places_are_noticed(words):
+    rng = np.random.default_rng(0)
+    content = encode(replace(PAYLOAD, tensors={"weight": rng.integers(2**40, size=words)}))
+    start = len(content) - words * 8 // ALIGNMENT * ALIGNMENT  # of a word of the weight
+    for _ in range(200):
+        i, j = rng.choice((len(content) - start) // 8, 2, replace=False) * 8 + start
+        changed = bytearray(content)
+        changed[i : i + 8], changed[j : j + 8] = content[j : j + 8], content[i : i + 8]
+        if changed != content:  # both may be padding
+            with pytest.raises(QuarlError, match="their checksum differs"):
+                decode(bytes(changed))
+
+
+def test_swapped_blocks_are_noticed():
+    weight = np.random.default_rng(0).integers(0, 256, 100_000, dtype=np.uint8)
+    content = encode(replace(PAYLOAD, model=b"", tensors={"weight": weight}))
+    start = content.index(weight.tobytes())
+    first, second = weight[:16_384].tobytes(), weight[16_384:32_768].tobytes()
+    changed = content[:start] + second + first + content[start + 32_768 :]
+    assert len(changed) == len(content)
+    with pytest.raises(QuarlError, match="their checksum differs"):
+        decode(changed)
 
 
 def test_every_cut_and_every_excess_is_noticed():

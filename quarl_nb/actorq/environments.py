@@ -1,0 +1,165 @@
+"""The environments that actors step: like the algorithm's own, checked against its policy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+from gymnasium import spaces
+from gymnasium.envs.registration import EnvSpec
+from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
+from stable_baselines3.common.vec_env import VecEnvWrapper, VecMonitor, VecTransposeImage
+from torch import nn
+
+from quarl_nb.errors import QuarlError, users_own
+from quarl_nb.rl.envs import is_atari, make_env, silence_mujoco_deprecations
+from quarl_nb.rl.spec import PolicySpec
+
+MONITOR = "stable_baselines3.common.monitor:Monitor"
+GIVE_ONE = "give ActorQ(env=...) a function that makes one environment"
+
+
+def env_factory(
+    algorithm: OffPolicyAlgorithm, env: str | Callable[[], gym.Env] | None
+) -> Callable[[], gym.Env]:
+    """What makes an actor's environment: `env`, or one like the algorithm's own if it is None.
+
+    Raises:
+        QuarlError: unknown, cannot be built anew, or no function.
+    """
+    make = env
+    if isinstance(env, str):
+        make_env(env).close()  # an unknown name is to be reported here, not by an actor
+        make = partial(make_env, env)
+    elif env is None:
+        make = _like_the_algorithms(algorithm)
+    if not callable(make):
+        raise QuarlError(f"env is a {type(env).__name__}, not a name or a function that makes one")
+    vec = algorithm.env
+    if isinstance(vec, VecTransposeImage) and not vec.skip:
+        return partial(_channels_first, make, algorithm.observation_space.shape)
+    return make
+
+
+def _channels_first(make: Callable[[], gym.Env], shape: tuple[int, ...] | None) -> gym.Env:
+    """An environment of frames ``[channels, height, width]``, as SB3 turns them for its policies.
+
+    Args:
+        shape: of the policy's observations; an environment that has it already is left as it is.
+    """
+    env = make()
+    if not isinstance(env, gym.Env) or env.observation_space.shape == shape:
+        return env
+    with users_own("turning frames to channels first"):
+        space = VecTransposeImage.transpose_space(env.observation_space)  # type: ignore[arg-type]
+        return gym.wrappers.TransformObservation(env, VecTransposeImage.transpose_image, space)
+
+
+def _like_the_algorithms(algorithm: OffPolicyAlgorithm) -> Callable[[], gym.Env]:
+    """Makes what the algorithm acts in, without the layers that SB3 itself puts around."""
+    spec = _spec(algorithm)
+    make = partial(_make, spec)
+    try:
+        # Atari's wrappers do not record their arguments; those of our own are known.
+        if is_atari(spec.id) and _without_monitor(make_env(spec.id).spec) == spec:
+            return partial(make_env, spec.id)
+        make().close()
+    except Exception as error:  # of gymnasium, of a wrapper, of the environment
+        reason = f"{type(error).__name__}: {error}".partition("\n")[0]
+        raise QuarlError(
+            f"the algorithm's environment cannot be built anew: {reason}; {GIVE_ONE}"
+        ) from error
+    return make
+
+
+def _make(spec: EnvSpec) -> gym.Env:
+    silence_mujoco_deprecations()
+    return gym.make(spec)
+
+
+def _spec(algorithm: OffPolicyAlgorithm) -> EnvSpec:
+    vec: Any = algorithm.env
+    while isinstance(vec, VecEnvWrapper):
+        if not isinstance(vec, VecTransposeImage | VecMonitor):
+            raise QuarlError(f"actors step without {type(vec).__name__}; {GIVE_ONE}")
+        vec = vec.venv
+    inner = getattr(vec, "envs", [None])[0]
+    with users_own("environment's spec"):
+        spec = None if inner is None else _without_monitor(inner.spec)
+    if spec is None:
+        raise QuarlError(f"the algorithm's environment has no gymnasium spec; {GIVE_ONE}")
+    return spec
+
+
+def _without_monitor(spec: EnvSpec | None) -> EnvSpec | None:
+    """The spec without SB3's Monitor, and without a window for every actor."""
+    if spec is None:
+        return None
+    wrappers = tuple(w for w in spec.additional_wrappers if w.entry_point != MONITOR)
+    kwargs = {k: v for k, v in spec.kwargs.items() if (k, v) != ("render_mode", "human")}
+    return replace(spec, additional_wrappers=wrappers, kwargs=kwargs)
+
+
+def make_checked(make_env: Callable[[], gym.Env], spec: PolicySpec) -> gym.Env:
+    """One of the user's environments.
+
+    Raises:
+        QuarlError: it cannot be made, or its spaces are not those of the policy.
+    """
+    with users_own("environment"):
+        env = make_env()
+    if not isinstance(env, gym.Env):
+        kind = type(env).__name__
+        raise QuarlError(f"the function that makes environments returned {kind}, not a gym.Env")
+    if env.observation_space.shape != spec.obs_shape:
+        raise QuarlError(
+            f"the environment's observations are {_line(env.observation_space)}, "
+            f"the policy takes shape {list(spec.obs_shape)}"
+        )
+    space, head, count = env.action_space, spec.head, n_outputs(spec)
+    if head.discrete:
+        wanted = f"Discrete({count})"
+        fits = isinstance(space, spaces.Discrete) and (space.n, space.start) == (count, 0)
+    else:
+        wanted = f"shape {list(head.shape)} from {min(head.low)} to {max(head.high)}"
+        fits = (
+            isinstance(space, spaces.Box)
+            and space.shape == head.shape
+            and np.allclose([space.low.ravel(), space.high.ravel()], [head.low, head.high])
+        )
+    if not fits:
+        raise QuarlError(f"the environment's actions are {_line(space)}, the policy's {wanted}")
+    return env
+
+
+def n_outputs(spec: PolicySpec) -> int:
+    """How many outputs a policy has: one for each discrete action or continuous dimension."""
+    if not spec.head.discrete:
+        return len(spec.head.low)
+    with torch.device("meta"):  # computes shapes only
+        network = nn.Sequential(*(layer.build() for layer in spec.layers))
+        return network(torch.empty(1, *spec.obs_shape)).shape[1]
+
+
+def _line(space: spaces.Space) -> str:
+    return " ".join(str(space).split())
+
+
+def random_observations(
+    make: Callable[[], gym.Env], spec: PolicySpec, seed: int, steps: int
+) -> np.ndarray:
+    """What random actions see, ``[steps, *obs_shape]``: inputs that set activations' ranges."""
+    env = make_checked(make, spec)
+    env.action_space.seed(seed)
+    with users_own("environment"):
+        seen = [env.reset(seed=seed)[0]]
+        while len(seen) < steps:
+            obs, _, terminated, truncated, _ = env.step(env.action_space.sample())
+            seen.append(env.reset()[0] if terminated or truncated else obs)
+        env.close()
+        return np.stack(seen)

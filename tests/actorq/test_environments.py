@@ -1,0 +1,204 @@
+"""Actors act in the user's environment, and whatever that does wrong is one clear line."""
+
+import threading
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from stable_baselines3 import DQN, SAC
+from stable_baselines3.common.env_util import make_atari_env
+from stable_baselines3.common.vec_env import DummyVecEnv, VecFrameStack
+
+from quarl_nb.actorq import ActorQ
+from quarl_nb.actorq.actor import Actor
+from quarl_nb.actorq.quantizer import quantize_policy
+from quarl_nb.actorq.settings import ActorTask, Orders, Settings
+from quarl_nb.errors import QuarlError
+from quarl_nb.rl.envs import make_env
+
+
+def fails(match, model, env=None, engine="serial", steps=400, **options):
+    """A run that ends in one line."""
+    with pytest.raises(QuarlError, match=match) as error:
+        ActorQ(model, env, engine, n_actors=1, **options).learn(steps, progress_bar=False)
+    assert "\n" not in str(error.value)
+
+
+def scaled_cartpole(limit=15):
+    env = gym.make("CartPole-v1", max_episode_steps=limit)
+    return gym.wrappers.TransformReward(env, lambda reward: 100 * reward)
+
+
+@pytest.mark.parametrize("engine", ["serial", "process"])
+def test_wrappers_and_limits_of_the_algorithms_environment_are_the_actors_too(small_dqn, engine):
+    model = small_dqn(scaled_cartpole())
+    result = ActorQ(model, engine=engine, n_actors=1).learn(300, progress_bar=False)
+    assert set(model.replay_buffer.rewards[:300, 0]) == {100.0}
+    assert max(episode.length for episode in result.episodes) <= 15
+
+
+def test_arguments_of_the_algorithms_environment_are_the_actors_too():
+    model = SAC("MlpPolicy", gym.make("Pendulum-v1", g=0.0, render_mode="human"), device="cpu")
+    env = ActorQ(model, engine="serial").make_env()
+    assert env.unwrapped.g == 0.0 and env.unwrapped.render_mode is None
+
+
+def test_our_own_atari_environment_is_built_as_it_was(small_dqn):
+    model = small_dqn(make_env("PongNoFrameskip-v4"), buffer_size=10)
+    env = ActorQ(model, engine="serial").make_env()
+    assert env.spec == make_env("PongNoFrameskip-v4").spec and "AtariWrapper" in str(env)
+
+
+def test_what_cannot_be_built_anew_asks_for_a_function(small_dqn):
+    class Unrecorded(gym.Wrapper): ...
+
+    class Raises(gym.Wrapper):
+        @property
+        def spec(self):
+            raise RuntimeError("no spec of mine")
+
+    asked = r"give ActorQ\(env=...\) a function that makes one environment"
+    model = small_dqn(Unrecorded(gym.make("CartPole-v1")))
+    fails(f"Unrecorded wrapper does not inherit .*; {asked}", model)
+    model = small_dqn()
+    model.env.envs[0] = Raises(gym.make("CartPole-v1"))
+    fails("environment's spec raised RuntimeError: no spec of mine", model)
+    stacked = VecFrameStack(DummyVecEnv([lambda: gym.make("CartPole-v1")]), 2)
+    fails(f"actors step without VecFrameStack; {asked}", small_dqn(stacked))
+
+
+def test_clipped_rewards_of_atari_are_not_dropped_silently(small_dqn):
+    model = small_dqn(make_atari_env("PongNoFrameskip-v4"), buffer_size=10)
+    fails("wrapper does not inherit .*a function that makes one environment", model)
+
+
+def test_an_environment_without_a_spec_asks_for_a_function(small_dqn, counter):
+    fails("no gymnasium spec; give ActorQ", small_dqn(counter()))
+    fails("env is a Counter, not a name or a function", small_dqn(counter()), counter())
+
+
+def broken(counter, name):
+    """A counter that does one thing wrong, in its fourth episode or when it is made."""
+
+    class Broken(counter):
+        def reset(self, seed=None, options=None):
+            if name == "reset" and self.episode == 4 or name == "first reset":
+                raise ZeroDivisionError("no such\nwind")
+            return super().reset(seed)
+
+        def step(self, action):
+            obs, reward, *rest = super().step(action)
+            rewards = {"shape": np.zeros(2), "none": None}
+            return (obs, rewards.get(name, reward), *rest[: 2 if name == "short" else 3])
+
+    def make():
+        if name == "made":
+            raise OSError("no such device")
+        return None if name == "nothing" else Broken()
+
+    return make
+
+
+@pytest.mark.parametrize("name, message", [
+    ("reset", "environment raised ZeroDivisionError: no such$"),
+    ("first reset", "environment raised ZeroDivisionError: no such$"),
+    ("made", "environment raised OSError: no such device"),
+    ("nothing", "returned NoneType, not a gym.Env"),
+    ("shape", "environment raised TypeError: only "),
+    ("none", "environment raised TypeError: float"),
+    ("short", "environment raised ValueError: not enough values"),
+])  # fmt: skip
+def test_whatever_an_environment_does_wrong_is_one_line(small_dqn, counter, name, message):
+    fails(message, small_dqn(counter()), broken(counter, name))
+
+
+def test_a_reset_that_raises_in_another_process_is_named(small_dqn, counter):
+    message = "actor 0: environment raised ZeroDivisionError: no such$"
+    fails(message, small_dqn(counter()), broken(counter, "reset"), "process", 10_000)
+
+
+def test_an_environment_of_other_spaces_than_the_policys_is_refused(small_dqn, counter):
+    class Five(counter):
+        observation_space = gym.spaces.Box(0, 1, (5,), np.float32)
+
+    class Seven(counter):
+        def __init__(self):
+            super().__init__()
+            self.action_space = gym.spaces.Discrete(7)
+
+    model = small_dqn(counter())
+    fails(r"actions are Discrete\(7\), the policy's Discrete\(3\)", model, Seven)
+    fails(r"actions are Box.*, the policy's Discrete\(3\)", model, lambda: counter(discrete=False))
+    fails(r"observations are Box\(.*, the policy takes shape \[2\]", model, Five)
+    model = SAC("MlpPolicy", "Pendulum-v1", device="cpu")
+
+    def stronger():
+        box = gym.spaces.Box(-5.0, 5.0, (1,), np.float32)
+        return gym.wrappers.RescaleAction(gym.make("Pendulum-v1"), box.low, box.high)
+
+    fails(r"actions are Box\(-5.*, the policy's shape \[1\] from -2.0 to 2.0", model, stronger)
+
+
+@pytest.mark.parametrize("obs, actions, message", [
+    (2, 7, "of another network: it has 7 outputs, the policy 3"),
+    (5, 3, r"observations of shape \[n, 5\]"),
+])  # fmt: skip
+def test_a_payload_of_another_network_does_not_act(counter, mlp_policy, obs, actions, message):
+    net, other = mlp_policy(2, (8,), 3), mlp_policy(obs, (8,), actions)
+    task = ActorTask(0, counter, net.spec, Settings(n_actors=1))
+    actor = Actor(task)
+    actor.open(quantize_policy(net, 1, task))
+    assert actor.collect(3, Orders(False)).version == 1
+    actor.open(quantize_policy(other, 2, task))
+    with pytest.raises(QuarlError, match=message):
+        actor.collect(3, Orders(False))
+
+
+def test_what_actors_need_must_pickle_but_for_the_serial_engine(small_dqn, counter):
+    lock = threading.Lock()
+
+    def locked():
+        with lock:
+            return counter()
+
+    fails("cannot be sent to actors' processes: TypeError: cannot", small_dqn(counter()), locked,
+          "process")  # fmt: skip
+    model = small_dqn(counter())
+    fails("the quantizer cannot be sent", model, counter, "process", quantizer=lock.acquire)
+    assert ActorQ(model, locked, "serial").learn(30, progress_bar=False).steps >= 30
+
+
+class Frames(gym.Env):
+    """Frames ``[height, width, channels]`` whose channels hold 10, 20 and 30."""
+
+    observation_space = gym.spaces.Box(0, 255, (36, 36, 3), np.uint8)
+    action_space = gym.spaces.Discrete(3)
+
+    def reset(self, seed=None, options=None):
+        super().reset(seed=seed)
+        self.t = 0
+        return self._obs(), {}
+
+    def step(self, action):
+        self.t += 1
+        return self._obs(), 1.0, self.t >= 7, False, {}
+
+    def _obs(self):
+        return np.broadcast_to(np.uint8([10, 20, 30]), (36, 36, 3)).copy()
+
+
+@pytest.mark.parametrize("first", [False, True])
+def test_frames_with_channels_last_are_turned_as_sb3_does(first):
+    def channels_first():
+        space = gym.spaces.Box(0, 255, (3, 36, 36), np.uint8)
+        return gym.wrappers.TransformObservation(Frames(), lambda o: o.transpose(2, 0, 1), space)
+
+    model = DQN("CnnPolicy", Frames(), learning_starts=20, batch_size=8, buffer_size=100,
+                device="cpu")  # fmt: skip
+    env = channels_first if first else Frames
+    result = ActorQ(model, env, "serial", n_actors=1, precision="int8", samples_per_insert=1,
+                    transitions_per_message=10).learn(40, progress_bar=False)  # fmt: skip
+    assert result.steps == 40 and result.updates > 0
+    stored = model.replay_buffer.observations[:40, 0]
+    assert stored.shape[1:] == (3, 36, 36)
+    assert [set(stored[:, channel].ravel()) for channel in range(3)] == [{10}, {20}, {30}]

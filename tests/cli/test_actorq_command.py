@@ -1,0 +1,122 @@
+"""`quarl-nb actorq`: what it leaves when it is done, interrupted, or met an error."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+
+import gymnasium as gym
+import psutil
+import pytest
+from gymnasium.envs.classic_control import CartPoleEnv
+
+from quarl_nb.cli import main
+from quarl_nb.rl.checkpoint import read_progress
+from quarl_nb.rl.policies import load_policy
+
+TINY = ["--algo", "dqn", "--width", "8", "--n-actors", "1"]
+SERIAL = ["actorq", "--engine", "serial", *TINY]
+
+
+class Broken(CartPoleEnv):
+    """Raises at its 200th step."""
+
+    taken = 0
+
+    def step(self, action):
+        self.taken += 1
+        if self.taken == 200:
+            raise ZeroDivisionError("no such wind")
+        return super().step(action)
+
+
+@pytest.fixture
+def broken_env():
+    gym.register("Broken-v0", Broken)
+    yield "Broken-v0"
+    del gym.registry["Broken-v0"]
+
+
+def test_a_run_is_summed_up_and_its_policy_and_checkpoint_saved(tmp_path, capsys):
+    folder, checkpoint = tmp_path / "new" / "policy", tmp_path / "runs" / "run.pt"
+    command = [*SERIAL, "--env", "CartPole-v1", "--to", str(folder)]
+    command += ["--checkpoint", str(checkpoint)]
+    assert main([*command, "--steps", "200"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("200 steps and ") and out.endswith(f"policy: {folder}\n")
+    made = load_policy(folder).spec
+    assert made.env_id == "CartPole-v1"
+    assert (made.provenance["timesteps"], made.provenance["precision"]) == (200, "int8")
+    assert sorted(path.name for path in folder.iterdir()) == ["policy.json", "policy.safetensors"]
+    assert main([*command, "--steps", "300"]) == 0
+    assert capsys.readouterr().out.startswith("300 steps and ")
+    assert read_progress(checkpoint).done and read_progress(checkpoint).timesteps == 300
+
+
+def test_an_error_leaves_what_was_done_until_then(tmp_path, capsys, broken_env):
+    folder, checkpoint = tmp_path / "policy", tmp_path / "run.pt"
+    command = [*SERIAL, "--env", broken_env, "--to", str(folder), "--checkpoint", str(checkpoint)]
+    assert main([*command, "--steps", "1000"]) == 2
+    captured = capsys.readouterr()
+    assert captured.out.startswith("150 steps and ")  # three messages of 50
+    assert captured.err == "error: environment raised ZeroDivisionError: no such wind\n"
+    assert load_policy(folder).spec.provenance["timesteps"] == 150
+    progress = read_progress(checkpoint)
+    assert progress.timesteps == 150 and not progress.done
+
+
+@pytest.mark.parametrize("option, name", [("--to", "file"), ("--checkpoint", "file/run.pt")])
+def test_a_folder_that_cannot_be_written_is_told_before_training(tmp_path, capsys, option, name):
+    (tmp_path / "file").write_text("in the way")
+    assert main([*SERIAL, "--env", "CartPole-v1", option, str(tmp_path / name)]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err == f"error: cannot write to '{tmp_path / 'file'}': File exists\n"
+
+
+def test_a_precision_of_the_other_runtime_is_told_with_it(capsys):
+    assert main([*SERIAL, "--env", "CartPole-v1", "--precision", "fp16"]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == "" and captured.err.endswith(
+        "allowed: fp32, int8, int4; with runtime torch: fp16, bf16\n"
+    )
+
+
+SCRIPT = """
+    import sys
+    from quarl_nb.actorq.run import Run
+    from quarl_nb.cli import main
+
+    def receive(self, transitions, receive=Run.receive):
+        receive(self, transitions)
+        print("received", flush=True)
+
+    if __name__ == "__main__":
+        Run.receive = receive
+        sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_ctrl_c_in_a_terminal_ends_with_130_a_summary_and_no_orphans(tmp_path):
+    script, folder = tmp_path / "script.py", tmp_path / "policy"
+    script.write_text(textwrap.dedent(SCRIPT))
+    command = [sys.executable, str(script), "actorq", "--env", "CartPole-v1", *TINY]
+    command += ["--steps", "10000000", "--to", str(folder)]
+    # A terminal sends the signal to all processes of its foreground group.
+    running = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    for _ in range(10):
+        assert running.stdout.readline() == "received\n"
+    children = psutil.Process(running.pid).children(recursive=True)
+    assert len(children) >= 2
+    os.killpg(running.pid, signal.SIGINT)
+    out, err = running.communicate(timeout=120)
+    assert running.returncode == 130 and "Traceback" not in err
+    summary = out.replace("received\n", "")
+    assert " steps and " in summary and summary.endswith(f"policy: {folder}\n")
+    assert load_policy(folder).spec.provenance["timesteps"] >= 500
+    assert not psutil.wait_procs(children, timeout=10)[1]
