@@ -61,7 +61,8 @@ def make(name: str) -> BaseAlgorithm:
 def warm_up(model: BaseAlgorithm, callback) -> None:
     """Train until quantization has begun: two rollouts, or the warm-up and an update."""
     on_policy = hasattr(model, "n_steps") and hasattr(model, "rollout_buffer")
-    model.learn(2 * model.n_steps * model.n_envs if on_policy else 400, callback=callback)
+    # DQN on CartPole trains every 256 steps, and quantization begins after an update.
+    model.learn(2 * model.n_steps * model.n_envs if on_policy else 1_000, callback=callback)
 
 
 def wall_s(model: BaseAlgorithm, steps: int) -> float:
