@@ -134,7 +134,8 @@ def show_picture(figure: Figure, caption: str = "") -> None:
     width = round(figure.get_figwidth() * PIXELS_PER_IN)
     display(Image(picture.getvalue(), width=width, alt=caption))
     if caption:
-        display(Markdown(f"*{caption}*"))
+        plain = caption.replace("*", r"\*")  # the paper's 8* is no emphasis
+        display(Markdown(f"*{plain}*"))
 
 
 def show_table(table: pd.DataFrame, index: bool = True, empty: str = "not measured") -> HTML:
