@@ -54,5 +54,9 @@ def users_own(what: str) -> Iterator[None]:
     except QuarlError:
         raise
     except Exception as error:
-        reason = f"{type(error).__name__}: {error}".partition("\n")[0]
-        raise QuarlError(f"{what} raised {reason}") from error
+        raise QuarlError(f"{what} raised {one_line(error)}") from error
+
+
+def one_line(error: Exception) -> str:
+    """What an exception of foreign code says: its kind, and its first line."""
+    return f"{type(error).__name__}: {error}".partition("\n")[0]

@@ -20,7 +20,7 @@ from quarl_nb.actorq.result import Result
 from quarl_nb.actorq.run import Run, Saving
 from quarl_nb.actorq.serial import run_serial
 from quarl_nb.actorq.settings import ActorTask, Settings
-from quarl_nb.errors import QuarlError, UnavailableError, check_choice
+from quarl_nb.errors import QuarlError, UnavailableError, check_choice, one_line
 from quarl_nb.quant import parse_precision
 from quarl_nb.rl.checkpoint import Progress, load_checkpoint
 from quarl_nb.rl.policies import PolicyNet
@@ -169,5 +169,6 @@ def _check_pickles(what: str, value: Any) -> None:
     try:
         cloudpickle.dumps(value)
     except Exception as error:  # pickling calls into whatever it meets
-        reason = f"{type(error).__name__}: {error}".partition("\n")[0]
-        raise QuarlError(f"{what} cannot be sent to actors' processes: {reason}") from error
+        raise QuarlError(
+            f"{what} cannot be sent to actors' processes: {one_line(error)}"
+        ) from error

@@ -16,7 +16,7 @@ from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from stable_baselines3.common.vec_env import VecEnvWrapper, VecMonitor, VecTransposeImage
 from torch import nn
 
-from quarl_nb.errors import QuarlError, users_own
+from quarl_nb.errors import QuarlError, one_line, users_own
 from quarl_nb.rl.envs import is_atari, make_env, silence_mujoco_deprecations
 from quarl_nb.rl.spec import PolicySpec
 
@@ -70,9 +70,8 @@ def _like_the_algorithms(algorithm: OffPolicyAlgorithm) -> Callable[[], gym.Env]
             return partial(make_env, spec.id)
         make().close()
     except Exception as error:  # of gymnasium, of a wrapper, of the environment
-        reason = f"{type(error).__name__}: {error}".partition("\n")[0]
         raise QuarlError(
-            f"the algorithm's environment cannot be built anew: {reason}; {GIVE_ONE}"
+            f"the algorithm's environment cannot be built anew: {one_line(error)}; {GIVE_ONE}"
         ) from error
     return make
 

@@ -176,11 +176,6 @@ class Learner:
         vars(self.algorithm.replay_buffer).pop("sample", None)
 
 
-def has_finite_weights(algorithm: OffPolicyAlgorithm) -> bool:
-    """Whether no weight is NaN or infinite, target networks included."""
-    return all(bool(w.isfinite().all()) for w in algorithm.policy.state_dict().values())
-
-
 def check_algorithm(algorithm: Any) -> None:
     """Refuse what no replay buffer of ours can feed; QuarlError saying why."""
     name = type(algorithm).__name__

@@ -12,11 +12,11 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from quarl_nb.actorq.learner import Learner, has_finite_weights
+from quarl_nb.actorq.learner import Learner
 from quarl_nb.actorq.result import CpuClock, Result, Snapshot
 from quarl_nb.actorq.settings import Transitions
 from quarl_nb.errors import QuarlError
-from quarl_nb.rl.checkpoint import Progress, save_checkpoint
+from quarl_nb.rl.checkpoint import Progress, has_finite_weights, save_checkpoint
 from quarl_nb.rl.policies import save_policy
 
 logger = logging.getLogger(__name__)

@@ -44,8 +44,8 @@ def actorq_command(options: argparse.Namespace) -> int:
     """Train with quantized actors (ActorQ) and save the policy."""
     from quarl_nb.actorq import ActorQ, Saving
     from quarl_nb.actorq.algorithms import make_algorithm
-    from quarl_nb.actorq.learner import has_finite_weights
     from quarl_nb.actorq.run import make_writable
+    from quarl_nb.rl.checkpoint import has_finite_weights
     from quarl_nb.studies.tasks import TASKS
 
     task = TASKS.get(options.env)
@@ -57,7 +57,6 @@ def actorq_command(options: argparse.Namespace) -> int:
     settings: dict[str, Any] = {name: getattr(options, name) for name in SETTINGS}
     saving = Saving(checkpoint=options.checkpoint)
     actorq = ActorQ(learner, options.env, options.engine, saving, **settings)
-    saving.prepare()
     if options.to:
         make_writable(options.to)
     try:

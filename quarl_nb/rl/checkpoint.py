@@ -95,6 +95,11 @@ def load_checkpoint(path: Path, model: BaseAlgorithm) -> Progress:
     return progress
 
 
+def has_finite_weights(model: BaseAlgorithm) -> bool:
+    """Whether nothing in the policy is NaN or infinite, target networks and ranges included."""
+    return all(bool(tensor.isfinite().all()) for tensor in model.policy.state_dict().values())
+
+
 def read_progress(path: Path) -> Progress:
     """How far the run of a checkpoint is; its tensors are not read.
 

@@ -15,14 +15,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback
 from tqdm import tqdm
 
 from quarl_nb import provenance
 from quarl_nb.errors import QuarlError
 from quarl_nb.rl.air_curriculum import CurriculumCallback
-from quarl_nb.rl.checkpoint import Progress, load_checkpoint, save_checkpoint
+from quarl_nb.rl.checkpoint import Progress, has_finite_weights, load_checkpoint, save_checkpoint
 from quarl_nb.rl.evaluate import Evaluation, evaluate
 from quarl_nb.rl.model import make_model
 from quarl_nb.rl.policies import PolicyNet, save_policy
@@ -73,7 +72,7 @@ def train(
         # An environment may raise anything at an action that is NaN, Box2D an AssertionError.
         # Parameters that are finite but huge: torch.distributions refuses a mean that is NaN.
         refused = isinstance(error, ValueError) and "nan" in str(error).lower()
-        if refused or not _is_finite(model):
+        if refused or not has_finite_weights(model):
             raise diverged(recipe, progress.timesteps) from error
         raise
     finally:
@@ -125,7 +124,7 @@ class _Monitor(BaseCallback):
         self.next_checkpoint = ended + max(CHECKPOINT_EVERY_S, (ended - begun) / CHECKPOINT_SHARE)
 
     def _check_finite(self) -> None:
-        if not _is_finite(self.model):
+        if not has_finite_weights(self.model):
             raise diverged(self.recipe, self.num_timesteps)
 
     def evaluate(self) -> Evaluation:
@@ -158,10 +157,6 @@ class _Monitor(BaseCallback):
             f"+- {result.std:.1f}, best {self.progress.best_return:.1f}",
             file=sys.stderr,
         )
-
-
-def _is_finite(model: BaseAlgorithm) -> bool:
-    return all(bool(parameter.isfinite().all()) for parameter in model.policy.parameters())
 
 
 def diverged(recipe: Recipe, timesteps: int) -> QuarlError:
