@@ -25,6 +25,7 @@ _MODULES = {
     "actorq": "quarl_nb.studies.actorq:SPEEDUP",
     "actorq_staleness": "quarl_nb.studies.actorq:STALENESS",
     "actorq_runtime": "quarl_nb.studies.actorq:RUNTIME",
+    "actorq_scaling": "quarl_nb.studies.actorq:SCALING",
     "actorq_variants": "quarl_nb.studies.variants:ACTORQ_VARIANTS",
 }
 STUDIES = tuple(_MODULES)

@@ -1,29 +1,22 @@
-"""ActorQ runs (sections 2 and 3): speed-up, staleness, and where the time goes."""
+"""ActorQ runs (sections 2 and 3): speed-up, staleness, where the time goes, and scaling."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import product
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 import torch
-from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 
-from quarl_nb.actorq import ActorQ, Result, Saving, Settings
+from quarl_nb.actorq import Settings
 from quarl_nb.actorq.algorithms import make_algorithm
-from quarl_nb.actorq.result import ROLES
 from quarl_nb.errors import QuarlError
-from quarl_nb.inference import fast_policy
-from quarl_nb.rl.evaluate import evaluate
-from quarl_nb.rl.policies import load_policy
+from quarl_nb.studies.actorq_training import train_evaluated
 from quarl_nb.studies.tasks import get_task
 from quarl_nb.study import Measurement
 
-EVALUATION_SEED = 1_000_000
 # One knob each; a study's matrix is the product of their values.
 KNOBS = ("widths", "n_actors", "envs_per_actor", "pull_periods", "samples_per_insert",
          "communications", "seeds")  # fmt: skip
@@ -88,50 +81,6 @@ class ActorQStudy:
         return Measurement(measured, backend=cell["runtime"], arrays=arrays | {"ages": ages})
 
 
-def train_evaluated(
-    algorithm: OffPolicyAlgorithm, env_id: str, budget: Mapping[str, Any], **options: Any
-) -> tuple[Result, dict[str, Any]]:
-    """Train by ActorQ; afterwards evaluate what the learner's policy was along the run.
-
-    Args:
-        budget: `steps`, `evaluations` along them (0: none) and `episodes` each.
-        options: of `ActorQ`.
-
-    Raises:
-        QuarlError: the run failed or was interrupted.
-    """
-    with TemporaryDirectory() as folder:
-        every = max(1, budget["steps"] // max(1, budget["evaluations"]))
-        snapshots = Path(folder) if budget["evaluations"] else None
-        saving = Saving(snapshots=snapshots, snapshot_every=every)
-        actorq = ActorQ(algorithm, env_id, saving=saving, **options)
-        result = actorq.learn(budget["steps"], progress_bar=False)
-        if result.stopped != "done":
-            raise QuarlError(f"the run was {result.stopped}")
-        return result, learning_curve(result, env_id, budget)
-
-
-def learning_curve(result: Result, env_id: str, budget: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns of the learner's full-precision policy along the run, the same seeds each time.
-
-    ("We measure the quality of the full precision policy from the learner", section 2.) Beside them
-    what the run had cost by then: seconds, and CPU-seconds by role.
-    """
-    seeds = range(EVALUATION_SEED, EVALUATION_SEED + budget["episodes"])
-    returns = [
-        evaluate(fast_policy(load_policy(snapshot.folder)), env_id, seeds).returns
-        for snapshot in result.snapshots
-    ]
-    return {
-        "curve_steps": [snapshot.steps for snapshot in result.snapshots],
-        "curve_updates": [snapshot.updates for snapshot in result.snapshots],
-        "curve_wall_s": [snapshot.wall_s for snapshot in result.snapshots],
-        "curve_cpu_s": {role: [snapshot.cpu_s[role] for snapshot in result.snapshots]
-                        for role in ROLES},
-        "curve_returns": returns,
-    }  # fmt: skip
-
-
 def _split(actor: str) -> tuple[str, str]:
     precision, slash, runtime = actor.partition("/")
     if not slash:
@@ -189,5 +138,20 @@ RUNTIME = ActorQStudy("actorq_runtime", {
         "tasks": ["CartPole-v1", "dm:cartpole-balance", "dm:humanoid-stand"], "actors": ACTORS,
         "communications": ["", "fp32", "int8"], "steps": 3000, "autocast": "bf16",
         "seeds": [*range(10)],  # communication precision changes a run by less than runs differ
+    },
+})  # fmt: skip
+
+# Where quantized actors pay: small and large policies, batched decisions, more actors, and a
+# learner from idle (0.1 samples per insert) to busier than its actors (4).
+SCALING_QUICK = RUNTIME_QUICK | {"actors": ["fp32/onnxruntime", "int8/onnxruntime"],
+                                 "widths": [64, 2048], "pull_periods": [1000]}  # fmt: skip
+SCALING = ActorQStudy("actorq_scaling", {
+    "smoke": SCALING_QUICK | {"widths": [32]},
+    "quick": SCALING_QUICK,
+    "full": SCALING_QUICK | {
+        "tasks": ["dm:cartpole-balance"], "widths": [64, 256, 2048],
+        "actors": ["fp32/torch", "fp32/onnxruntime", "int8/onnxruntime"], "n_actors": [1, 2],
+        "envs_per_actor": [1, 8], "samples_per_insert": [0.1, 1.0, 4.0], "steps": 3000,
+        "autocast": "bf16", "seeds": [0, 1, 2],
     },
 })  # fmt: skip

@@ -27,7 +27,7 @@ from quarl_nb.quant import (
     weight_matrices,
 )
 from quarl_nb.rl.policies import PolicyNet
-from quarl_nb.studies.actorq import train_evaluated
+from quarl_nb.studies.actorq_training import train_evaluated
 from quarl_nb.study import Measurement
 
 Rounding = Callable[[Tensor, torch.Generator], Tensor]

@@ -224,6 +224,26 @@ def test_figures_plot_what_was_recorded_or_say_why_not() -> None:
             draw()
 
 
+def test_scaling_keeps_every_setting_apart_and_finds_the_planted_speedups() -> None:
+    settings = [(64, 1, 1), (64, 2, 8), (2048, 1, 1), (2048, 2, 8)]
+    records = pd.concat(
+        make_records(["Walker Stand"], seeds=(0, 1), width=width, n_actors=n_actors,
+                     envs_per_actor=envs, pull_period=10**9)
+        for width, n_actors, envs in settings
+    )
+    fig, points = actorq.scaling.scaling_figure(records)
+    shown = points[["width", "n_actors", "envs_per_actor"]].drop_duplicates()
+    assert [tuple(row) for row in shown.to_numpy()] == settings
+    # 9 and 5 ms of an actor against 2, beside a learner that is as fast as int8 actors.
+    ratios = points.groupby("baseline")["measured"].agg(["min", "max"])
+    assert ratios.loc["fp32/torch"].tolist() == pytest.approx([9 / 2] * 2)
+    assert ratios.loc["fp32/onnxruntime"].tolist() == pytest.approx([5 / 2] * 2)
+    assert len(fig.axes) == 2  # a row a baseline, a column a number of samples per insert
+    one_width = make_records(["Walker Stand"])
+    with pytest.raises(NothingToDrawError, match="several widths"):
+        actorq.scaling.scaling_figure(one_width)
+
+
 def site_of(store: ResultStore, folder: Path) -> list[Path]:
     return site._named(store, folder, None, actorq.site.STUDIES, actorq.site.actorq_tables,
                        actorq.site.actorq_drawings)
@@ -233,13 +253,17 @@ def test_the_site_draws_what_the_store_holds(tmp_path: Path) -> None:
     store = ResultStore(tmp_path / "records")
     write_runs(store, "actorq", make_records(["Walker Stand"], seeds=(0, 1)))
     write_runs(store, "actorq_runtime", communications(study="actorq_runtime"))
+    for width in (64, 2048):
+        write_runs(store, "actorq_scaling", make_records(["Walker Stand"], width=width))
     smoke = make_records(["Walker Stand"], ["int8/onnxruntime"], profile="smoke")
     write_runs(store, "actorq_staleness", smoke)
     paths = site_of(store, tmp_path / "figures")
     names = {path.name for path in paths}
-    for figure in ("figure1_actorq", "figure2_actorq", "figure4_actorq", "actorq_speedup_map"):
+    for figure in ("figure1_actorq", "figure2_actorq", "figure4_actorq", "actorq_speedup_map",
+                   "actorq_scaling_figure"):
         assert {f"{figure}.{end}" for end in ("svg", "png", "csv", "json")} <= names
-    for table in ("table2_actorq", "table3_actorq", "actorq_communication", "actorq_runtime"):
+    for table in ("table2_actorq", "table3_actorq", "actorq_communication", "actorq_runtime",
+                  "actorq_scaling"):
         assert {f"{table}.{end}" for end in ("html", "tex", "csv", "json")} <= names
     assert not any(name.startswith(("figure3", "inference")) for name in names)
     source = json.loads((tmp_path / "figures/figure1_actorq.json").read_text())

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pandas as pd
 
-from quarl_nb.report.actorq import curve_figures, inference, loading, tables, time_figures
+from quarl_nb.report.actorq import curve_figures, inference, loading, scaling, tables, time_figures
 from quarl_nb.report.actorq.parts import (
     by_actor,
     communication_speedups,
@@ -18,8 +18,8 @@ from quarl_nb.report.actorq.runs import speedups
 from quarl_nb.report.actorq.variants import variant_figure, variant_rows, variant_table
 from quarl_nb.report.artefacts import Drawing, Table
 
-STUDIES = ("actorq", "actorq_staleness", "actorq_runtime", "actorq_variants", "inference",
-           "loading")  # fmt: skip
+STUDIES = ("actorq", "actorq_staleness", "actorq_runtime", "actorq_scaling", "actorq_variants",
+           "inference", "loading")  # fmt: skip
 
 
 def actorq_tables(frames: Mapping[str, pd.DataFrame]) -> dict[str, Table]:
@@ -35,6 +35,7 @@ def actorq_tables(frames: Mapping[str, pd.DataFrame]) -> dict[str, Table]:
     reached, pairs = tables.table2_rows(found), predicted_speedups(step_parts(both))
     readings = step_readings(found, parts)
     sent = communication_speedups(timed)
+    scaled = scaling.scaling_rows(frames["actorq_scaling"])
     variants = variant_rows(frames["actorq_variants"])
     latencies, loads = inference.latency_rows(latency), loading.loading_rows(frames["loading"])
     made = {
@@ -47,6 +48,10 @@ def actorq_tables(frames: Mapping[str, pd.DataFrame]) -> dict[str, Table]:
         "actorq_predicted": Table(both, pairs, tables.prediction_table(pairs)),
         "actorq_runtime": Table(runtime, by_actor(timed), tables.runtime_table(timed)),
         "actorq_communication": Table(runtime, sent, tables.communication_table(sent)),
+        "actorq_scaling": Table(
+            frames["actorq_scaling"], scaled, tables.prediction_table(scaled),
+            "Steps per second of int8 over fp32 actors, predicted from the measured parts and "
+            "measured, by width, actors, environments and samples per insert (95 %)."),
         "actorq_variants": Table(
             frames["actorq_variants"], variants, variant_table(variants),
             "What is quantized and how: final return and mean return over the run, losses against "
@@ -63,8 +68,8 @@ def actorq_drawings(frames: Mapping[str, pd.DataFrame]) -> dict[str, Drawing]:
     Args:
         frames: the records of every one of `STUDIES`.
     """
-    speed, stale, runtime, variants, latency, _ = (frames[name] for name in STUDIES)
-    both = pd.concat([speed, runtime], ignore_index=True)
+    speed, stale, runtime, scaled, variants, latency, _ = (frames[name] for name in STUDIES)
+    trained = pd.concat([speed, runtime, scaled], ignore_index=True)
     return {
         "figure1_actorq": Drawing(speed, lambda: curve_figures.convergence(speed, "time")),
         "figure2_actorq": Drawing(speed, lambda: curve_figures.convergence(speed, "steps")),
@@ -72,6 +77,7 @@ def actorq_drawings(frames: Mapping[str, pd.DataFrame]) -> dict[str, Drawing]:
         "figure4_actorq": Drawing(runtime, lambda: time_figures.runtime_breakdown(runtime)),
         "actorq_variants_figure": Drawing(
             variants, lambda: variant_figure(variants)),
-        "actorq_speedup_map": Drawing(both, lambda: time_figures.speedup_map(both)),
+        "actorq_speedup_map": Drawing(trained, lambda: time_figures.speedup_map(trained)),
+        "actorq_scaling_figure": Drawing(scaled, lambda: scaling.scaling_figure(scaled)),
         "inference_latency_figure": Drawing(latency, lambda: inference.latency_figure(latency)),
     }

@@ -14,8 +14,9 @@ from quarl_nb.report.carbon.studies import study_energy, study_energy_table
 from quarl_nb.report.carbon.tables import carbon_table, sides_table
 
 TRAININGS = ("actorq", "actorq_staleness", "qat", "mixed_precision")
-STUDIES = (*TRAININGS, "actorq_runtime", "actorq_variants", "loading", "ptq", "ptq_public",
-           "weights", "weights_public", "inference", "edge", "navigation")  # fmt: skip
+STUDIES = (*TRAININGS, "actorq_runtime", "actorq_scaling", "actorq_variants", "loading", "ptq",
+           "ptq_public", "weights", "weights_public", "inference", "edge",
+           "navigation")  # fmt: skip
 
 
 def carbon_tables(frames: Mapping[str, pd.DataFrame]) -> dict[str, Table]:

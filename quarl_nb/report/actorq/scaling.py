@@ -1,0 +1,97 @@
+"""Speed-up of quantized actors by width, actors, environments per actor and samples per insert."""
+
+from __future__ import annotations
+
+import matplotlib as mpl
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, NullLocator
+
+from quarl_nb.report.actorq.parts import predicted_speedups, step_parts
+from quarl_nb.report.actorq.runs import SETTING, actor_label
+from quarl_nb.report.style import (
+    BLUE,
+    GREY,
+    PAGE_IN,
+    STYLE,
+    VERMILION,
+    NothingToDrawError,
+    common_legend,
+    new_figure,
+)
+
+ACTOR = "int8/onnxruntime"
+# What the figure's columns, lines and axes show; the rest of the setting makes its rows.
+_SHOWN = ("width", "n_actors", "envs_per_actor", "samples_per_insert")
+_ROW = [*(name for name in SETTING if name not in _SHOWN), "baseline"]
+_COLORS = (BLUE, VERMILION, GREY)
+
+
+def scaling_rows(records: pd.DataFrame) -> pd.DataFrame:
+    """`predicted_speedups` of int8 actors, in the order of `_SHOWN`.
+
+    Args:
+        records: of actorq_scaling.
+    """
+    pairs = predicted_speedups(step_parts(records))
+    if pairs.empty:
+        return pairs
+    pairs = pairs[pairs["actor"] == ACTOR]
+    return pairs.sort_values(["task", *_SHOWN], kind="stable", ignore_index=True)
+
+
+def scaling_figure(records: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
+    """Environment steps per second of int8 actors over fp32 ones, against the policy's width.
+
+    A row a task and baseline (torch, the paper's; ONNX Runtime, the fair one), a column a number of
+    samples per insert, a line a number of actors and of environments each.
+
+    Args:
+        records: of actorq_scaling.
+    """
+    rows = scaling_rows(records)
+    if rows.empty or rows["width"].nunique() < 2:
+        raise NothingToDrawError("no int8 and fp32 actors at several widths: run the study first")
+    panels = list(rows.groupby(_ROW, sort=False, dropna=False))
+    samples = sorted(rows["samples_per_insert"].unique())
+    with mpl.rc_context(STYLE):
+        fig = new_figure(PAGE_IN, 0.7 + 1.55 * len(panels))
+        grid = fig.subplots(len(panels), len(samples), squeeze=False, sharex=True, sharey="row")
+        for (_, group), axes in zip(panels, grid, strict=True):
+            first = group.iloc[0]
+            for sample, ax in zip(samples, axes, strict=True):
+                _lines(ax, group[group["samples_per_insert"] == sample])
+            axes[0].set_ylabel(f"{first['task']}: steps per\nsecond over "
+                               f"{actor_label(first['baseline'])}")  # fmt: skip
+        for sample, ax in zip(samples, grid[0], strict=True):
+            ax.set_title(f"{sample:g} sample{'' if sample == 1 else 's'} per insert")
+        for ax in grid[-1]:
+            ax.set_xlabel("width of the policy's three layers")
+        common_legend(fig, list(grid.flat))
+    return fig, rows.drop(columns="keys")
+
+
+def _lines(ax: Axes, rows: pd.DataFrame) -> None:
+    """One panel: a colour a number of actors, dashed where an actor has several environments."""
+    actors = sorted(rows["n_actors"].unique())
+    for (n_actors, envs), line in rows.groupby(["n_actors", "envs_per_actor"]):
+        errors = np.maximum([line["measured"] - line["measured_low"],
+                             line["measured_high"] - line["measured"]], 0)  # fmt: skip
+        ax.errorbar(
+            line["width"], line["measured"], yerr=np.nan_to_num(errors), elinewidth=0.7,
+            color=_COLORS[actors.index(n_actors) % len(_COLORS)],
+            ls="-" if envs == 1 else "--", marker="o" if envs == 1 else "s",
+            mfc=None if envs == 1 else "none",
+            label=f"{n_actors} actor{'' if n_actors == 1 else 's'}, "
+                  f"{envs} environment{'' if envs == 1 else 's'} each",
+        )  # fmt: skip
+    ax.axhline(1, color=GREY, lw=0.6, ls=":", zorder=0)
+    ax.set_xscale("log", base=2)
+    ax.set_xticks(sorted(rows["width"].unique()))
+    ax.set_yscale("log")
+    ax.set_yticks([tick for tick in (0.5, 1, 2, 5, 10) if tick <= 2 * rows["measured"].max()])
+    for axis in (ax.xaxis, ax.yaxis):
+        axis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
+        axis.set_minor_locator(NullLocator())

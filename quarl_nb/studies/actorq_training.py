@@ -1,0 +1,63 @@
+"""One ActorQ run, and what the learner's policy was worth along it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
+
+from quarl_nb.actorq import ActorQ, Result, Saving
+from quarl_nb.actorq.result import ROLES
+from quarl_nb.errors import QuarlError
+from quarl_nb.inference import fast_policy
+from quarl_nb.rl.evaluate import evaluate
+from quarl_nb.rl.policies import load_policy
+
+EVALUATION_SEED = 1_000_000
+
+
+def train_evaluated(
+    algorithm: OffPolicyAlgorithm, env_id: str, budget: Mapping[str, Any], **options: Any
+) -> tuple[Result, dict[str, Any]]:
+    """Train by ActorQ; afterwards evaluate what the learner's policy was along the run.
+
+    Args:
+        budget: `steps`, `evaluations` along them (0: none) and `episodes` each.
+        options: of `ActorQ`.
+
+    Raises:
+        QuarlError: the run failed or was interrupted.
+    """
+    with TemporaryDirectory() as folder:
+        every = max(1, budget["steps"] // max(1, budget["evaluations"]))
+        snapshots = Path(folder) if budget["evaluations"] else None
+        saving = Saving(snapshots=snapshots, snapshot_every=every)
+        actorq = ActorQ(algorithm, env_id, saving=saving, **options)
+        result = actorq.learn(budget["steps"], progress_bar=False)
+        if result.stopped != "done":
+            raise QuarlError(f"the run was {result.stopped}")
+        return result, learning_curve(result, env_id, budget)
+
+
+def learning_curve(result: Result, env_id: str, budget: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns of the learner's full-precision policy along the run, the same seeds each time.
+
+    ("We measure the quality of the full precision policy from the learner", section 2.) Beside them
+    what the run had cost by then: seconds, and CPU-seconds by role.
+    """
+    seeds = range(EVALUATION_SEED, EVALUATION_SEED + budget["episodes"])
+    returns = [
+        evaluate(fast_policy(load_policy(snapshot.folder)), env_id, seeds).returns
+        for snapshot in result.snapshots
+    ]
+    return {
+        "curve_steps": [snapshot.steps for snapshot in result.snapshots],
+        "curve_updates": [snapshot.updates for snapshot in result.snapshots],
+        "curve_wall_s": [snapshot.wall_s for snapshot in result.snapshots],
+        "curve_cpu_s": {role: [snapshot.cpu_s[role] for snapshot in result.snapshots]
+                        for role in ROLES},
+        "curve_returns": returns,
+    }  # fmt: skip
