@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 
     from quarl_nb.actorq import Result
+    from quarl_nb.energy import EnergyMeter
 
 SETTINGS = ("precision", "runtime", "n_actors", "envs_per_actor", "pull_period",
             "samples_per_insert", "seed")  # fmt: skip
@@ -38,6 +40,8 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     actorq.add_argument("--seed", type=int, default=0)
     actorq.add_argument("--checkpoint", type=Path, metavar="FILE", help="to go on from")
     actorq.add_argument("--to", type=Path, metavar="DIR", help="save the policy there")
+    actorq.add_argument("--record", type=Path, metavar="FILE",
+                        help="write what was measured there, as JSON: returns, clocks, energy")
 
 
 def actorq_command(options: argparse.Namespace) -> int:
@@ -45,6 +49,7 @@ def actorq_command(options: argparse.Namespace) -> int:
     from quarl_nb.actorq import ActorQ, Saving
     from quarl_nb.actorq.algorithms import make_algorithm
     from quarl_nb.actorq.run import make_writable
+    from quarl_nb.energy import EnergyMeter
     from quarl_nb.rl.checkpoint import has_finite_weights
     from quarl_nb.studies.tasks import TASKS
 
@@ -59,26 +64,46 @@ def actorq_command(options: argparse.Namespace) -> int:
     actorq = ActorQ(learner, options.env, options.engine, saving, **settings)
     if options.to:
         make_writable(options.to)
+    if options.record:
+        make_writable(options.record.parent)
+    meter = EnergyMeter()
     try:
-        actorq.learn(options.steps)
+        with meter:
+            actorq.learn(options.steps)
     except QuarlError:
         # What was done until then is kept; the error itself is the last line.
         if actorq.result.steps:
-            _print_result(actorq.result)
+            _report(actorq.result, meter, options)
             if has_finite_weights(learner):
                 _save_policy(learner, actorq.result, options)
         raise
-    _print_result(actorq.result)
+    _report(actorq.result, meter, options)
     _save_policy(learner, actorq.result, options)
     return 130 if actorq.result.stopped == "interrupted" else 0
 
 
-def _print_result(result: Result) -> None:
+def _report(result: Result, meter: EnergyMeter, options: argparse.Namespace) -> None:
+    """Print what the run did, and write all of it to `--record`."""
     busy = {name: f"{seconds:.1f}" for name, seconds in result.actor_s.items() if seconds >= 0.05}
     print(f"{result.steps:,} steps and {result.updates:,} updates in {result.wall_s:.1f} s")
     print(f"mean return of the last 10 episodes: {result.recent_return():.1f}")
     print(f"actors' seconds: {', '.join(f'{k} {v}' for k, v in busy.items())}")
     print(f"{result.pulls} pulls of {result.payload_bytes:,} bytes, {result.restarts} restarts")
+    if options.record:
+        _write_record(result, meter, options)
+
+
+def _write_record(result: Result, meter: EnergyMeter, options: argparse.Namespace) -> None:
+    from quarl_nb import provenance
+    from quarl_nb.paths import write_atomically
+    from quarl_nb.store import to_json
+
+    names = ("env", "algo", "engine", "steps", "width", "device", "autocast", *SETTINGS)
+    record = {"settings": {name: getattr(options, name) for name in names},
+              "measured": result.as_measured(), "source": "measured",
+              "energy": meter.as_record(), "provenance": provenance.collect()}  # fmt: skip
+    write_atomically(options.record, (json.dumps(to_json(record), indent=1) + "\n").encode())
+    print(f"record: {options.record}")
 
 
 def _save_policy(learner: OffPolicyAlgorithm, result: Result, options: argparse.Namespace) -> None:

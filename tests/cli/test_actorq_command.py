@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -68,7 +69,27 @@ def test_an_error_leaves_what_was_done_until_then(tmp_path, capsys, broken_env):
     assert progress.timesteps == 150 and not progress.done
 
 
-@pytest.mark.parametrize("option, name", [("--to", "file"), ("--checkpoint", "file/run.pt")])
+def test_the_record_holds_what_was_measured_until_an_error_too(tmp_path, capsys, broken_env):
+    for env_id, steps, status, stopped in [
+        ("CartPole-v1", 200, 0, "done"),
+        (broken_env, 150, 2, "environment raised ZeroDivisionError: no such wind"),
+    ]:
+        file = tmp_path / "new" / f"{env_id}.json"
+        command = [*SERIAL, "--env", env_id, "--steps", "200", "--record", str(file)]
+        assert main(command) == status
+        assert capsys.readouterr().out.endswith(f"record: {file}\n")
+        record = json.loads(file.read_text())
+        measured = record["measured"]
+        assert (measured["steps"], measured["stopped"]) == (steps, stopped)
+        assert 0 < sum(measured["episodes"]["length"]) <= steps
+        assert measured["actor_s"]["environment"] > 0 and record["energy"]["cpu_s"] > 0
+        assert record["settings"]["env"] == env_id and record["settings"]["precision"] == "int8"
+        assert "packages" in record["provenance"]
+
+
+@pytest.mark.parametrize("option, name", [
+    ("--to", "file"), ("--checkpoint", "file/run.pt"), ("--record", "file/run.json"),
+])
 def test_a_folder_that_cannot_be_written_is_told_before_training(tmp_path, capsys, option, name):
     (tmp_path / "file").write_text("in the way")
     assert main([*SERIAL, "--env", "CartPole-v1", option, str(tmp_path / name)]) == 2
