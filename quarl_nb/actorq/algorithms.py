@@ -28,6 +28,7 @@ def make_algorithm(
     device: str = "cpu",
     autocast: str = "",
     critic_width: int = CRITIC_WIDTH,
+    fused: bool = True,
     **options: Any,
 ) -> OffPolicyAlgorithm:
     """An algorithm with the paper's networks (section 3): policy 3 x 2048, critic 3 x 512.
@@ -38,6 +39,7 @@ def make_algorithm(
         width: units in each hidden layer of the policy.
         critic_width: units in each hidden layer of the critics, where there are any.
         autocast: "bf16" lets a D4PG or DQN learner compute in bfloat16; "" in fp32.
+        fused: one kernel for a whole step of Adam; without it torch makes a pass an operation.
         options: of the algorithm, in place of its defaults.
 
     Raises:
@@ -59,7 +61,7 @@ def make_algorithm(
     hidden: Any = [width] * 3
     if algo != "dqn":
         hidden = dict(pi=hidden, qf=[critic_width] * 3)
-    network = dict(net_arch=hidden, optimizer_kwargs=dict(fused=True))
+    network = dict(net_arch=hidden, optimizer_kwargs=dict(fused=fused))
     env = make_env(env_id)
     try:
         return kind(

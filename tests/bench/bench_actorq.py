@@ -27,6 +27,9 @@ ACTORS = {"torch fp32": ("fp32", "torch"), "ORT fp32": ("fp32", "onnxruntime"),
 # (environment, algorithm, int8 against torch fp32, int8 against ORT fp32)
 TARGETS = [("CartPole-v1", "dqn", 8.0, 5.0), ("dm:cartpole-balance", "d4pg", 6.0, 4.0),
            ("dm:humanoid-stand", "d4pg", 4.5, 2.7)]  # fmt: skip
+# Name -> autocast, fused optimizer.
+LEARNERS = {"fp32": ("", False), "fp32 fused": ("", True), "bf16": ("bf16", False),
+            "bf16 fused": ("bf16", True)}  # fmt: skip
 ROUNDS, STEPS = 5, 400
 LOOP_STEPS = 10_000
 
@@ -86,23 +89,26 @@ def bench_pulls(env_id: str, net: PolicyNet, period: int = 30) -> None:
     print(f"  pulling int8 every {period} steps: {cost * 1e3:.3f} ms a step (target 0.25 ms)")
 
 
-def bench_learner(updates: int = 8) -> None:
-    """Updates of a DQN 3 x 2048 wide, batch 128: hidden layers in bfloat16 against fp32."""
+def bench_learner(updates: int = 8, batch_size: int = 128) -> None:
+    """Updates of learners 3 x 2048 wide: fused Adam and bfloat16 against neither."""
     torch.set_num_threads(1)
-    learners = {precision or "fp32": make_algorithm("dqn", "CartPole-v1", autocast=precision)
-                for precision in ("", "bf16")}  # fmt: skip
-    times: dict[str, list[float]] = {name: [] for name in learners}
-    for learner in learners.values():
-        learner.learning_starts = 10**9  # collect only
-        learner.learn(500)
-        learner.train(2, 128)
-    for _ in range(ROUNDS):
-        for name, learner in learners.items():
-            started = time.perf_counter()
-            learner.train(updates, 128)
-            times[name].append((time.perf_counter() - started) / updates)
-    fp32, bf16 = (statistics.median(times[name]) for name in ("fp32", "bf16"))
-    print(f"DQN update: fp32 {fp32 * 1e3:.0f} ms, bf16 {bf16 * 1e3:.0f} ms, {fp32 / bf16:.2f}x")
+    for algo, env_id in (("dqn", "CartPole-v1"), ("d4pg", "dm:cartpole-balance")):
+        learners = {name: make_algorithm(algo, env_id, autocast=autocast, fused=fused)
+                    for name, (autocast, fused) in LEARNERS.items()}  # fmt: skip
+        times: dict[str, list[float]] = {name: [] for name in learners}
+        for learner in learners.values():
+            learner.learning_starts = 10**9  # collect only
+            learner.learn(500)
+            learner.train(2, batch_size)
+        for _ in range(ROUNDS):
+            for name, learner in learners.items():
+                started = time.perf_counter()
+                learner.train(updates, batch_size)
+                times[name].append((time.perf_counter() - started) / updates)
+        median = {name: statistics.median(values) for name, values in times.items()}
+        for name, seconds in median.items():
+            print(f"{algo} update, {name}: {seconds * 1e3:.0f} ms, "
+                  f"{median['fp32'] / seconds:.2f}x fp32")  # fmt: skip
 
 
 def bench_loop() -> None:
