@@ -136,15 +136,31 @@ class QATLayer(nn.Module):
     Attributes:
         weight_quantizer: of the weight.
         input_quantizer: of what enters; Identity in the first layer of a network.
+        holding: nothing trains at present, so that decisions may share one quantized weight.
     """
 
     weight_quantizer: WeightQuantizer | LearnedStep
     input_quantizer: InputQuantizer | LearnedStep | nn.Identity
+    _holding = False
+    _held: tuple[Tensor, int] | None = None
 
     @property
     def weight(self) -> Tensor:
         """The weight on its levels (as it is before `start`), shape [out, ...]."""
-        return self.weight_quantizer(self._parameters["weight"])
+        weight: Tensor = self._parameters["weight"]  # type: ignore[assignment]  # never None
+        if not self._holding or self.training or torch.is_grad_enabled():
+            return self.weight_quantizer(weight)
+        if self._held is None or self._held[1] != weight._version:
+            self._held = self.weight_quantizer(weight), weight._version
+        return self._held[0]
+
+    @property
+    def holding(self) -> bool:
+        return self._holding
+
+    @holding.setter
+    def holding(self, holding: bool) -> None:
+        self._holding, self._held = holding, None
 
     def forward(self, x: Tensor) -> Tensor:
         return super().forward(self.input_quantizer(x))

@@ -103,6 +103,8 @@ def prepare_qat(
 class QuantDelay(BaseCallback):
     """Starts quantization after `delay` environment steps, in acting and target networks at once.
 
+    While SB3 collects data, weights are quantized once, not once a decision: nothing trains then.
+
     Raises:
         QuarlError: (in `learn`) the run is not longer than the delay.
     """
@@ -117,8 +119,20 @@ class QuantDelay(BaseCallback):
         total = self.locals["total_timesteps"]
         if self.delay >= total:
             raise QuarlError(f"quant_delay {self.delay} is not shorter than the run, {total} steps")
-        self.networks = [_quantizers(parts) for parts in _networks(self.model)]
+        networks = _networks(self.model)
+        self.acting_layers = list(qat_layers(networks[0]))
+        self.networks = [_quantizers(parts) for parts in networks]
         self.started = is_quantized(self.model)
+
+    def _on_rollout_start(self) -> None:
+        self._hold(True)
+
+    def _on_rollout_end(self) -> None:
+        self._hold(False)
+
+    def _hold(self, holding: bool) -> None:
+        for layer in self.acting_layers:
+            layer.holding = holding
 
     def _on_step(self) -> bool:
         if not self.started and self.num_timesteps >= self.delay:
@@ -139,6 +153,7 @@ class QuantDelay(BaseCallback):
             return
         for quantizer in acting:
             quantizer.start()
+        self._hold(True)  # what is held has not been quantized
         for target in targets:
             for source, quantizer in zip(acting, target, strict=True):
                 quantizer.load_state_dict(source.state_dict())

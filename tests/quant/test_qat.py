@@ -167,6 +167,27 @@ def test_parameters_keep_their_names_order_and_identity() -> None:
 
 
 @pytest.mark.parametrize("method", METHODS)
+def test_a_held_weight_is_quantized_once_until_it_changes(method: str) -> None:
+    (layer,) = quantize_aware([nn.Linear(4, 3)], bits=4, method=method)
+    parameter = dict(layer.named_parameters())["weight"]
+    layer(normal(8, 4))
+    start(layer)
+    layer.eval()
+    with torch.no_grad():
+        assert layer.weight is not layer.weight
+        layer.holding = True
+        held = layer.weight
+        assert layer.weight is held
+        parameter.mul_(2)
+        assert layer.weight is not held
+        assert torch.equal(layer.weight, layer.weight_quantizer(parameter))
+    assert layer.weight.requires_grad  # training sees the weight as it is, with its gradient
+    layer.holding = False
+    with torch.no_grad():
+        assert layer.weight is not layer.weight
+
+
+@pytest.mark.parametrize("method", METHODS)
 def test_state_survives_saving(method: str) -> None:
     trained, fresh = mlp(), mlp()
     quantize_aware([trained], 3, method=method)

@@ -18,11 +18,11 @@ from torch import nn
 
 from quarl_nb.errors import QuarlError
 from quarl_nb.quant import parse_precision, quantize_module
-from quarl_nb.quant.qat import InputQuantizer, QATLayer, qat_layers
+from quarl_nb.quant.qat import InputQuantizer, QATLayer, WeightQuantizer, qat_layers
 from quarl_nb.rl.checkpoint import Progress, load_checkpoint, save_checkpoint
 from quarl_nb.rl.fast_cnn import FAST_CNN_POLICIES, FastNatureCNN
 from quarl_nb.rl.policies import load_policy, save_policy
-from quarl_nb.rl.qat import export_qat, is_quantized, prepare_qat
+from quarl_nb.rl.qat import QuantDelay, export_qat, is_quantized, prepare_qat
 
 PLAIN: dict[str, Any] = {"device": "cpu", "seed": 0}
 OFF = PLAIN | {"learning_starts": 20, "buffer_size": 500, "batch_size": 16, "train_freq": 2}
@@ -213,6 +213,38 @@ def test_data_are_collected_by_the_quantized_policy() -> None:
 
     model.learn(128, callback=[prepare_qat(model, 2, quant_delay=70), Spy(look)])
     assert min(levels[:69]) > 4 and max(levels[70:]) <= 4
+
+
+@pytest.mark.parametrize("algo, options", CASES)
+def test_holding_weights_while_collecting_changes_nothing(
+    algo: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def trained() -> dict[str, Any]:
+        model = MODELS[algo]()
+        model.learn(150, callback=prepare_qat(model, 4, quant_delay=40, **options))
+        assert is_quantized(model)
+        return model.policy.state_dict()
+
+    held = trained()
+    monkeypatch.setattr(QuantDelay, "_hold", lambda *_: None)
+    plain = trained()
+    assert all(torch.equal(held[name], plain[name]) for name in plain)
+
+
+def test_weights_are_quantized_once_a_rollout(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = MODELS["ppo"]()
+    model.learn(64, callback=prepare_qat(model, 4))
+    acted: list[WeightQuantizer] = []
+    quantize = WeightQuantizer.quantize
+
+    def count(self: WeightQuantizer, x: torch.Tensor) -> torch.Tensor:
+        acted.extend([] if torch.is_grad_enabled() else [self])
+        return quantize(self, x)
+
+    monkeypatch.setattr(WeightQuantizer, "quantize", count)
+    # A callback of its own for every call, as `learn` allows: the second finds layers prepared.
+    model.learn(64, callback=QuantDelay(0), reset_num_timesteps=False)
+    assert len(acted) == 2 * 3  # rollouts of 32 steps, layers that act
 
 
 def test_ranges_move_in_training_alone() -> None:
