@@ -50,6 +50,7 @@ class Learner:
         self.algorithm, self.settings = algorithm, settings
         algorithm._setup_learn(0, reset_num_timesteps=not resumed)
         algorithm._total_timesteps = total_steps  # what schedules count down from
+        self._begin_schedules()
         ratio, batch = settings.samples_per_insert, algorithm.batch_size
         insert = settings.transitions_per_message * settings.n_actors
         tolerance = max(
@@ -159,6 +160,14 @@ class Learner:
             self.algorithm.train(gradient_steps=1, batch_size=batch)
         self.seconds["train"] -= self.seconds["sample"] - before
         self.limiter.samples += batch
+
+    def _begin_schedules(self) -> None:
+        """SB3's DQN knows its epsilon only once a step was made; actors ask before."""
+        algorithm: Any = self.algorithm
+        algorithm._update_current_progress_remaining(self.steps, algorithm._total_timesteps)
+        if hasattr(algorithm, "exploration_schedule"):
+            remaining = algorithm._current_progress_remaining
+            algorithm.exploration_rate = algorithm.exploration_schedule(remaining)
 
     def _time_sampling(self) -> None:
         """Account the buffer's `sample`, which `train` calls, to an activity of its own."""
