@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import torch
 from stable_baselines3 import DDPG, DQN, PPO
-from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import VecNormalize
 
@@ -12,58 +11,11 @@ from quarl_nb.actorq.learner import Learner
 from quarl_nb.actorq.settings import Settings, Transitions
 from quarl_nb.errors import QuarlError
 
-STEPS = 150
-
 
 def transitions(obs, next_obs, actions, rewards, dones, timeouts, actor=0):
     """Of one environment: arrays ``[steps, ...]`` with the axis of environments put in."""
     arrays = (np.asarray(a)[:, None] for a in (obs, next_obs, actions, rewards, dones, timeouts))
     return Transitions(actor, 0, *arrays)
-
-
-class Recorder(BaseCallback):
-    """Keeps every transition of SB3's own loop, actions as the environment took them."""
-
-    def __init__(self):
-        super().__init__()
-        self.rows = []
-
-    def _on_step(self):
-        found, info = self.locals, self.locals["infos"][0]
-        done = bool(found["dones"][0])
-        next_obs = info["terminal_observation"] if done else found["new_obs"][0]
-        row = (self.model._last_obs[0].copy(), next_obs.copy(), found["actions"][0].copy(),
-               found["rewards"][0], done, bool(info.get("TimeLimit.truncated")))  # fmt: skip
-        self.rows.append(row)
-        return True
-
-
-def same_parameters(a, b):
-    return all(torch.equal(x, y) for x, y in zip(a.parameters(), b.parameters(), strict=True))
-
-
-@pytest.mark.parametrize("algorithm, env", [(DDPG, "Pendulum-v1"), (DQN, "CartPole-v1")])
-def test_the_same_data_give_the_same_parameters_as_sb3s_own_learning(algorithm, env):
-    options = dict(learning_starts=30, batch_size=16, seed=3, device="cpu", train_freq=1,
-                   policy_kwargs=dict(net_arch=[16, 16]))  # fmt: skip
-    if algorithm is DQN:
-        options |= dict(target_update_interval=20)
-    recorder = Recorder()
-    theirs = algorithm("MlpPolicy", env, **options)
-    theirs.learn(STEPS, callback=recorder)
-    ours = algorithm("MlpPolicy", env, **options)
-    learner = Learner(ours, Settings(), STEPS)
-    for row in recorder.rows:
-        if algorithm is DQN and ours.num_timesteps >= ours.learning_starts:
-            np.random.rand()  # SB3 draws for epsilon-greedy from the generator of the buffer
-        learner.insert(transitions(*([field] for field in row)))
-        if ours.num_timesteps > ours.learning_starts:
-            learner.update()
-    assert ours._n_updates == theirs._n_updates > 100
-    for name in ("observations", "next_observations", "actions", "rewards", "dones", "timeouts"):
-        mine, other = getattr(ours.replay_buffer, name), getattr(theirs.replay_buffer, name)
-        assert np.array_equal(mine[:STEPS], other[:STEPS]), name
-    assert same_parameters(ours.policy, theirs.policy)
 
 
 def test_continuous_actions_are_stored_scaled_and_timeouts_marked(counter):
