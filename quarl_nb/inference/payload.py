@@ -61,7 +61,7 @@ def encode(payload: Payload) -> bytes:
         "obs_shape": list(payload.obs_shape),
         "obs_dtype": payload.obs_dtype,
         "tensors": [[name, a.dtype.name, list(a.shape)] for name, a in arrays.items()],
-        "checksum": _checksum(body),
+        "checksum": checksum(body),
     }
     text = json.dumps(header).encode()
     text += b" " * (-(_PREFIX + len(text)) % ALIGNMENT)
@@ -89,7 +89,7 @@ def decode(content: bytes) -> Payload:
         raise QuarlError(f"payload has format version {version!r}; known: {FORMAT_VERSION}")
     body = np.frombuffer(content, np.uint8, offset=_PREFIX + size)
     layout, end = _layout(header["tensors"])
-    if len(body) != end or _checksum(_pieces(body, layout)) != header["checksum"]:
+    if len(body) != end or checksum(_pieces(body, layout)) != header["checksum"]:
         raise QuarlError(
             f"payload is cut or corrupted: {len(body)} of {end} bytes, or their checksum differs"
         )
@@ -124,7 +124,7 @@ def _pieces(
         yield body[end : end + -nbytes % ALIGNMENT]
 
 
-def _checksum(pieces: Iterable[np.ndarray]) -> int:
+def checksum(pieces: Iterable[np.ndarray]) -> int:
     """CRC-32 of sums of each piece's 64-bit words: by their place in a block, and by block.
 
     Words that change places change one of the sums. Of 8.6 MB it takes 0.3 ms, where the CRC-32 of

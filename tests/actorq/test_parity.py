@@ -1,5 +1,4 @@
-"""In full precision, with one actor in step with the learner, ActorQ is stable-baselines3's own
-`learn()`, bit for bit."""
+"""With an fp32 actor in step with its learner, ActorQ is SB3's own `learn()`, bit for bit."""
 
 from functools import partial
 

@@ -60,6 +60,18 @@ def test_damaged_or_foreign_weights_are_one_clear_line(mlp_policy):
             encode(net, precision)
 
 
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "int8", "affine4"])
+def test_every_flipped_bit_and_every_cut_is_noticed(mlp_policy, precision):
+    net = mlp_policy(obs=3, hidden=(4,), actions=2)
+    content = encode(net, precision)
+    for position in range(len(content)):
+        flipped = bytearray(content)
+        flipped[position] ^= 1 << position % 8
+        for damaged in (bytes(flipped), content[:position]):
+            with pytest.raises(QuarlError, match="^weights on the wire are damaged: .*$"):
+                decode(damaged, net.spec)
+
+
 def test_nan_is_refused_before_it_is_sent(mlp_policy):
     net = mlp_policy(obs=5, hidden=(16,), actions=3, seed=0)
     next(net.parameters())[0, 0] = torch.nan
