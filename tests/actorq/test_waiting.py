@@ -1,0 +1,72 @@
+"""Whoever has to wait sleeps: a blocked actor, learner or quantizer takes no CPU."""
+
+import multiprocessing
+import time
+
+import psutil
+from stable_baselines3 import DQN
+
+from quarl_nb.actorq import ActorQ
+
+MESSAGE = 10  # steps
+
+
+def cpu_s(name):
+    """CPU-seconds so far of a child, by its name in ActorQ; of this process by ""."""
+    children = multiprocessing.active_children()
+    pid = next(c.pid for c in children if c.name == name) if name else None
+    times = psutil.Process(pid).cpu_times()
+    return times.user + times.system
+
+
+class Meter:
+    """Watches a run: what each role's CPU and the wall clock say from one step count to another."""
+
+    def __init__(self, *names):
+        self.names, self.readings = names, []
+
+    def __call__(self, result):
+        reading = {name: cpu_s(name) for name in self.names} | {"wall": time.perf_counter()}
+        self.readings.append((result.steps, reading))
+
+    def spent(self, first, last):
+        steps = dict(self.readings)
+        return {key: steps[last][key] - steps[first][key] for key in steps[first]}
+
+
+def test_an_actor_that_is_ahead_sleeps_until_the_rate_limiter_lets_it_go_on(
+    small_dqn, counter
+):
+    class Slow(DQN):
+        def train(self, gradient_steps, batch_size):
+            time.sleep(0.02)
+            super().train(gradient_steps, batch_size)
+
+    model = small_dqn(counter())
+    model.__class__ = Slow
+    meter = Meter("actor 0", "quantizer")
+    actorq = ActorQ(model, counter, n_actors=1, transitions_per_message=MESSAGE,
+                    samples_per_insert=8, publish_period=10**9)  # fmt: skip
+    result = actorq.learn(160, progress_bar=False, on_message=meter)
+    # 60 updates of 0.02 s from 100 steps on: one batch of 8 for each step.
+    spent = meter.spent(100, 160)
+    assert spent["wall"] > 1
+    assert spent["actor 0"] < spent["wall"] / 4 and spent["quantizer"] < spent["wall"] / 4
+    assert result.actor_s["wait"] > 1 and result.learner_s["wait"] < result.learner_s["train"]
+
+
+def test_a_learner_without_new_steps_sleeps_until_a_message_comes(small_dqn, counter):
+    class Slow(counter):
+        def step(self, action):
+            time.sleep(0.02)
+            return super().step(action)
+
+    meter = Meter("", "actor 0", "quantizer")
+    actorq = ActorQ(small_dqn(counter()), Slow, n_actors=1, transitions_per_message=MESSAGE,
+                    samples_per_insert=1, publish_period=10**9)  # fmt: skip
+    result = actorq.learn(160, progress_bar=False, on_message=meter)
+    spent = meter.spent(100, 160)  # 60 steps of 0.02 s
+    assert spent["wall"] > 1
+    for role in meter.names:
+        assert spent[role] < spent["wall"] / 4, role
+    assert result.learner_s["wait"] > 1
