@@ -23,6 +23,7 @@ from quarl_nb.report.style import (
     NothingToDrawError,
     new_figure,
 )
+from quarl_nb.report.untrained import never_learned
 
 PUBLISHED = 1.5  # "We use half-precision training to train a Pong model 50% faster"
 
@@ -159,14 +160,17 @@ _PARTS = {"learner": "update", "training": "training step"}
 
 def half_precision_speedup(records: pd.DataFrame, ratio: float = PUBLISHED) -> Finding:
     """Reproduced when a policy trains `ratio` times as fast as in float32 or faster (95 %, training
-    step), and its return is without loss (episodes of one training each).
+    step), and its return is without loss (episodes of one training each). The return of a policy
+    whose fp32 never learned counts as not measured.
 
     Not reproduced when none can be that fast, or each that is loses more than 5 %.
     """
     table = speedups(records)
     if table.empty:
         return NOT_MEASURED
-    losses = [_loss(records, row) for _, row in table.iterrows()]
+    unlearned = _unlearned(records)
+    losses = [None if row["policy"] in unlearned else _loss(records, row)
+              for _, row in table.iterrows()]  # fmt: skip
     kept = np.array([loss is not None and loss["p_no_loss"] <= ALPHA for loss in losses])
     lost = np.array([loss is not None and loss["p_loss"] <= ALPHA for loss in losses])
     fast = (table["training_low"] >= ratio).to_numpy()
@@ -182,7 +186,14 @@ def half_precision_speedup(records: pd.DataFrame, ratio: float = PUBLISHED) -> F
             f"{best['precision']} on {best['device']}")  # fmt: skip
     known = sum(loss is not None for loss in losses)
     text += f"; reward compared for {known} of {len(table)}, without loss in {kept.sum()}"
+    text += f" (never learned: {', '.join(sorted(unlearned))})" if unlearned else ""
     return Finding(verdict, text, interval, keys_of(table))
+
+
+def _unlearned(records: pd.DataFrame) -> set[str]:
+    if "returns" not in records:
+        return set()
+    return never_learned(records[records["returns"].notna() & (records["precision"] == "fp32")])
 
 
 def _loss(records: pd.DataFrame, row: pd.Series) -> pd.Series | None:

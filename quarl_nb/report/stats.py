@@ -144,6 +144,20 @@ def least_p(clusters: int) -> float:
     return 0.5**clusters
 
 
+def permutation_p(
+    x: Floats, y: Floats, generator: np.random.Generator, resamples: int = 999
+) -> float:
+    """One-sided p-value of "x and y are draws of the same": small where x has the higher mean.
+
+    Fisher's permutation test: shape [n] and [m], in [m + n over n] orders at the most, so that
+    few values are enough where they stand out, and no spread is assumed.
+    """
+    pooled = np.concatenate([x, y])
+    orders = generator.permuted(np.tile(pooled, (resamples, 1)), axis=1)
+    least = np.mean(x) - 1e-9 * max(1.0, float(np.abs(pooled).max()))  # ties, but for rounding
+    return _share(orders[:, : len(x)].mean(axis=1) >= least)
+
+
 def paired_difference(x: Floats, y: Floats, weights: Floats, confidence: float = 0.95) -> Interval:
     """Mean of x - y over common episode seeds (shape [episodes] each), by paired bootstrap.
 

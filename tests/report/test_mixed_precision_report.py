@@ -62,6 +62,16 @@ def test_the_interval_holds_the_truth():
     assert row["learner_low"] < row["learner"] < row["learner_high"]
 
 
+def test_a_return_that_never_rose_is_not_kept():
+    stuck = records({"A": 1.1, "B": 3.0}, 0.0)
+    stuck["returns"] = [[-21.0] * 30] * len(stuck)
+    found = half_precision_speedup(stuck)
+    assert found.verdict == "inconclusive"
+    assert found.measured.endswith("compared for 0 of 2, without loss in 0 (never learned: A, B)")
+    elsewhere = half_precision_speedup(stuck.assign(env_id="MyPong-v0"))
+    assert elsewhere.verdict == "reproduced" and "never learned" not in elsewhere.measured
+
+
 @pytest.mark.parametrize(
     ("ratios", "loss", "verdict"),
     [

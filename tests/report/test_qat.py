@@ -15,7 +15,7 @@ from quarl_nb.report.style import NothingToDrawError
 from quarl_nb.store import ResultStore
 from quarl_nb.study import Cell
 
-POLICIES = {"ppo-CartPole-v1": 400.0, "a2c-CartPole-v1": 300.0, "ddpg-HalfCheetah-v5": -200.0}
+POLICIES = {"ppo-CartPole-v1": 400.0, "a2c-CartPole-v1": 300.0, "ddpg-Pendulum-v1": -200.0}
 BITS = range(2, 9)
 # policy, way -> what it loses, a fraction of |float32|.
 Loss = Callable[[str, qat.gains.Way], float]
@@ -99,7 +99,7 @@ def test_copies_of_float32_are_ways_of_their_own():
 
 def test_the_table_tells_losses():
     tidy, shown = qat.gains.qat_tables(planted(knee))
-    four = tidy[(tidy["policy"] == "ddpg-HalfCheetah-v5") & (tidy["precision"] == "affine4")
+    four = tidy[(tidy["policy"] == "ddpg-Pendulum-v1") & (tidy["precision"] == "affine4")
                 & (tidy["method"] == "minmax")].iloc[0]
     assert four["gain"] == pytest.approx(-0.3, abs=0.02)
     assert four["low"] < -0.3 + 0.02 and four["mean_low"] < four["mean"] < four["mean_high"]
@@ -112,7 +112,7 @@ def test_the_table_tells_losses():
 
 def test_eight_bits_beside_ptq_and_float32():
     table = qat.gains.eight_bits_table(qat.gains.trainings(planted(knee, noise=0.0)))
-    assert table.loc["DDPG HalfCheetah"].tolist() == [
+    assert table.loc["DDPG Pendulum"].tolist() == [
         "0.0% [0.0%, 0.0%]", "-10.0% [-10.0%, -10.0%]", "10.0% [10.0%, 10.0%]"
     ]
     one = qat.gains.eight_bits_table(qat.gains.trainings(planted(knee, n_seeds=1, noise=0.0)))
@@ -131,6 +131,46 @@ def test_a_policy_of_one_seed_does_not_keep_the_others_from_deciding():
         assert found.verdict == alone.verdict and found.keys == alone.keys
         assert "too few training seeds to count: ppo-PongNoFrameskip-v4" in found.measured
     assert "only 1 training seed" in qat.rules.qat_beats_ptq(one).measured
+
+
+def pong(fp32: float, qat: float) -> pd.DataFrame:
+    """Records of a policy on Pong that earn so much when trained in float32, and else."""
+    frame = planted(none, policies=["ppo-CartPole-v1"], noise=0.0)
+    name = "ppo-PongNoFrameskip-v4"
+    frame = frame.assign(policy=name, env_id="PongNoFrameskip-v4", key=frame["key"] + " of Pong")
+    earned = np.where(frame["precision"] == "fp32", fp32, qat)
+    frame["returns"] = [[value] * 30 for value in earned]
+    frame["ptq_returns"] = [{f"affine{bits}": [fp32] * 30 for bits in BITS}] * len(frame)
+    return frame
+
+
+RULES = {
+    "no_loss": lambda frame: qat.rules.qat_no_loss(frame, ["affine8"]),
+    "kept_until": qat.rules.qat_kept_until, "beats_ptq": qat.rules.qat_beats_ptq,
+    "beats_fp32": qat.rules.qat_beats_fp32,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_a_policy_that_never_learned_is_left_out_and_named(rule):
+    others, stuck = planted(knee), pong(-21.0, -21.0)
+    alone, found = (RULES[rule](frame) for frame in (others, pd.concat([others, stuck])))
+    assert found.verdict == alone.verdict and found.keys == alone.keys
+    assert "(never learned: ppo-PongNoFrameskip-v4)" in found.measured
+    lone = RULES[rule](stuck)
+    assert lone.verdict == "inconclusive" and lone.keys
+    assert lone.measured == "no policy learned: ppo-PongNoFrameskip-v4"
+    for kept in (pong(20.0, 20.0), stuck.assign(env_id="MyPong-v0")):
+        found = RULES[rule](pd.concat([others, kept]))
+        assert "never learned" not in found.measured and len(found.keys) > len(alone.keys)
+
+
+def test_where_only_qat_learned_it_is_better_but_not_without_loss():
+    both = pd.concat([planted(none), pong(-21.0, 20.0)])
+    assert "in 1 of 4 policies" in qat.rules.qat_beats_fp32(both).measured
+    assert "in 1 of 4 policies" in qat.rules.qat_beats_ptq(both).measured
+    found = qat.rules.qat_no_loss(both, ["affine8"]).measured
+    assert found.startswith("3 of 3 policies without loss") and "never learned: ppo-Pong" in found
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The rules of the claims on post-training quantization, over policies."""
+"""The rules of the claims on post-training quantization, over policies that learned."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from quarl_nb.report.findings import MIN_EPISODES, NOT_MEASURED, Finding, Verdict, keys_of
-from quarl_nb.report.losses import paired_losses, percent, ptq_records
+from quarl_nb.report.losses import REFERENCE, paired_losses, percent, ptq_records
 from quarl_nb.report.stats import ALPHA, Interval, holm
+from quarl_nb.report.untrained import leave_out, never_learned, none_learned
 
 
 def similar_rewards(
@@ -45,12 +46,16 @@ def hardness_differs(
 
     Not reproduced when every policy is without loss, or every one loses. Holm over policies.
     """
-    losses = losses_at(records, precisions, algos, env_ids)
-    if losses.empty:
+    measured = losses_at(records, precisions, algos, env_ids)
+    if measured.empty:
         return NOT_MEASURED
+    losses, left_out = leave_out(measured, _unlearned(records))
+    if losses.empty:
+        return none_learned(measured)
     hard = holm(losses["p_loss"].tolist()) <= ALPHA
     easy = holm(losses["p_no_loss"].tolist()) <= ALPHA
     text = f"{hard.sum()} of {len(losses)} policies lose more than 5 %, {easy.sum()} nothing"
+    text += left_out
     worst = losses.loc[losses["loss"].idxmax()]
     if _too_few(losses, min_policies):
         verdict: Verdict = "inconclusive"
@@ -77,21 +82,22 @@ def wider_weights_lose_more(
         records: those of the PTQ and of the weights studies together; the latter hold `width`
             as a list, one value a layer, of which the largest counts (a tensor has one scale).
     """
-    losses = losses_at(records, precisions, algos, env_ids)
-    if losses.empty or width not in records:
+    measured = losses_at(records, precisions, algos, env_ids)
+    if measured.empty or width not in records:
         return NOT_MEASURED
+    losses, left_out = leave_out(measured, _unlearned(records))
     layers = records[records[width].notna()].drop_duplicates("policy").set_index("policy")
     widths = layers[width].map(max)
     pairs = losses.assign(width=losses["policy"].map(widths)).dropna(subset=["width", "loss"])
     keys = keys_of(pairs) + tuple(layers["key"][layers.index.isin(pairs["policy"])])
     if len(pairs) < min_policies:
-        return Finding("inconclusive", f"only {len(pairs)} policies", None, keys)
+        return Finding("inconclusive", f"only {len(pairs)} policies{left_out}", None, keys)
     found = _rank_correlation(pairs[["width", "loss"]].to_numpy(float), resamples)
     verdict: Verdict = "inconclusive"
     if not _too_few(pairs, min_policies):
         verdict = "reproduced" if found.low > 0 else "not reproduced" if found.high < 0.1 \
             else verdict
-    text = f"rank correlation {found} of {width} and loss over {len(pairs)} policies"
+    text = f"rank correlation {found} of {width} and loss over {len(pairs)} policies{left_out}"
     return Finding(verdict, text + _few_note(pairs), found, keys)
 
 
@@ -110,9 +116,12 @@ def _every_policy(
     records: pd.DataFrame, precisions: Sequence[str], algos: Sequence[str],
     env_ids: Sequence[str], min_policies: int, p_good: str,
 ) -> Finding:
-    losses = losses_at(records, precisions, algos, env_ids)
-    if losses.empty:
+    measured = losses_at(records, precisions, algos, env_ids)
+    if measured.empty:
         return NOT_MEASURED
+    losses, left_out = leave_out(measured, _unlearned(records))
+    if losses.empty:
+        return none_learned(measured)
     by_policy = losses.groupby(["policy", "seed"], dropna=False)
     generous = by_policy["precision"].agg(lambda names: precisions[-1] in set(names))
     # The best width of a policy: Bonferroni for a good one; to fail, all widths must.
@@ -130,8 +139,14 @@ def _every_policy(
     text = (
         f"{int(good.sum())} of {len(good)} policies {kind}, {int((bad & generous).sum())} lose "
         f"more than 5 %; largest loss {_percent(worst)} ({worst['policy']}, {worst['precision']})"
+        f"{left_out}"
     )
     return Finding(verdict, text + _few_note(losses), _interval(worst), keys_of(losses))
+
+
+def _unlearned(records: pd.DataFrame) -> set[str]:
+    rows = ptq_records(records)
+    return never_learned(rows[rows["precision"] == REFERENCE])
 
 
 def _rank_correlation(pairs: NDArray[np.float64], resamples: int) -> Interval:

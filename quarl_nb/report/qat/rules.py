@@ -1,4 +1,8 @@
-"""The rules of the claims on quantization-aware training, over training seeds."""
+"""The rules of the claims on quantization-aware training, over training seeds.
+
+A policy whose fp32 never learned (`untrained.never_learned`) loses nothing by quantization and
+counts for no claim of "no loss"; for one of "better", it counts where its QAT did learn.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +13,10 @@ import pandas as pd
 
 from quarl_nb.report.findings import MIN_EPISODES, NOT_MEASURED, Finding, Verdict, keys_of
 from quarl_nb.report.losses import percent
-from quarl_nb.report.qat.gains import gains, minmax, ptq, trainings
+from quarl_nb.report.qat.gains import FP32, WAY, Way, gains, minmax, ptq, trainings
 from quarl_nb.report.seeds import MIN_SEEDS
 from quarl_nb.report.stats import ALPHA, Interval, holm
+from quarl_nb.report.untrained import leave_out, never_learned, none_learned
 
 # Of one policy, at the most that its environment gives perhaps, nothing follows for QAT in general.
 MIN_POLICIES = 3
@@ -25,11 +30,12 @@ def qat_no_loss(
     Not reproduced when one loses more than 5 % (Holm over policies and widths).
     """
     rows = trainings(records)
-    tables, left_out = _decidable(
-        [gains(rows, (precision, "minmax", "none")) for precision in precisions])
+    found = [gains(rows, (precision, "minmax", "none")) for precision in precisions]
+    unlearned = _unlearned(records, [FP32])
+    tables, left_out = _decidable(found, unlearned)
     table = pd.concat(tables, ignore_index=True)
     if table.empty:
-        return NOT_MEASURED
+        return _nothing(found, unlearned)
     lost = holm(table["p_loss"].tolist()) <= ALPHA
     kept = (table["p_no_loss"] <= ALPHA).to_numpy()
     text = f"{kept.sum()} of {len(table)} policies without loss, {lost.sum()} lose more than 5 %"
@@ -46,12 +52,14 @@ def qat_kept_until(
     Not reproduced when most do lose at one of `kept_bits`, or do not at any of `lost_bits`.
     """
     rows = trainings(records)
-    tables, left_out = _decidable([gains(rows, minmax(bits)) for bits in (*kept_bits, *lost_bits)])
+    found = [gains(rows, minmax(bits)) for bits in (*kept_bits, *lost_bits)]
+    unlearned = _unlearned(records, [FP32])
+    tables, left_out = _decidable(found, unlearned)
     indexed = [table.set_index("policy") for table in tables]
     above, below = indexed[: len(kept_bits)], indexed[len(kept_bits) :]
     policies = sorted(set.intersection(*(set(table.index) for table in (*above, *below))))
     if not policies:
-        return NOT_MEASURED
+        return _nothing(found, unlearned)
     table = pd.concat(t.loc[policies] for t in (*above, *below)).reset_index()
 
     def p(tables: list[pd.DataFrame], name: str) -> np.ndarray:
@@ -75,10 +83,12 @@ def qat_beats_ptq(
 
     Not reproduced when in one it gains less than the 5 % that count as a difference (Holm).
     """
-    found = gains(trainings(records), (precision, "minmax", "none"), ptq(precision))
-    (table,), left_out = _decidable([found])
+    way = (precision, "minmax", "none")
+    found = gains(trainings(records), way, ptq(precision))
+    unlearned = _unlearned(records, [FP32, way])
+    (table,), left_out = _decidable([found], unlearned)
     if table.empty:
-        return NOT_MEASURED
+        return _nothing([found], unlearned)
     better = (table["p_gain"] <= ALPHA).to_numpy()
     same = holm(table["p_no_gain"].tolist()) <= ALPHA
     text = (f"QAT earns more than PTQ in {better.sum()} of {len(table)} policies, "
@@ -93,9 +103,12 @@ def qat_beats_fp32(
 
     Not reproduced when half of them gain less than 5 % (Holm over policies, both).
     """
-    (table,), left_out = _decidable([gains(trainings(records), (precision, "minmax", "none"))])
+    way = (precision, "minmax", "none")
+    found = gains(trainings(records), way)
+    unlearned = _unlearned(records, [FP32, way])
+    (table,), left_out = _decidable([found], unlearned)
     if table.empty:
-        return NOT_MEASURED
+        return _nothing([found], unlearned)
     better = holm(table["p_gain"].tolist()) <= ALPHA
     same = holm(table["p_no_gain"].tolist()) <= ALPHA
     text = (f"QAT earns more than fp32 in {better.sum()} of {len(table)} policies, "
@@ -104,18 +117,38 @@ def qat_beats_fp32(
     return _decide(table, better.sum() > half, same.sum() >= half, text, min_policies)
 
 
-def _decidable(tables: Sequence[pd.DataFrame]) -> tuple[list[pd.DataFrame], str]:
-    """`gains` without the policies of too few training seeds, and which those are in words.
+def _unlearned(records: pd.DataFrame, ways: Sequence[Way]) -> set[str]:
+    """The policies that learned in none of these ways of training."""
+    if "returns" not in records:
+        return set()
+    rows = records[records["returns"].notna()]
+    return set.intersection(*(never_learned(rows[(rows[WAY] == list(way)).all(axis=1)])
+                              for way in ways))  # fmt: skip
+
+
+def _decidable(
+    tables: Sequence[pd.DataFrame], unlearned: set[str]
+) -> tuple[list[pd.DataFrame], str]:
+    """`gains` without policies that never learned or have too few training seeds, and their names.
 
     Where no policy has enough of them, all stay, and `_decide` decides nothing.
     """
+    _, left_out = leave_out(pd.concat(tables), unlearned)
+    tables = [leave_out(table, unlearned)[0] for table in tables]
     fewest = pd.concat(tables).groupby("policy")["seeds"].min()
     few = fewest.index[fewest < MIN_SEEDS]
     if len(few) == len(fewest):
-        return [*tables], ""
-    names = f" (too few training seeds to count: {', '.join(few)})" if len(few) else ""
-    kept = [table[~table["policy"].isin(few)].reset_index(drop=True) for table in tables]
-    return kept, names
+        return tables, left_out
+    if len(few):
+        left_out += f" (too few training seeds to count: {', '.join(few)})"
+    return [table[~table["policy"].isin(few)].reset_index(drop=True) for table in tables], left_out
+
+
+def _nothing(tables: Sequence[pd.DataFrame], unlearned: set[str]) -> Finding:
+    """Of `gains` that leave no policy to count: none learned, or none was measured."""
+    table = pd.concat(tables)
+    everyone = set(table["policy"])
+    return none_learned(table) if everyone and everyone <= unlearned else NOT_MEASURED
 
 
 def _decide(

@@ -1,0 +1,77 @@
+"""Which policies never learned: of those, "without loss" says nothing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from quarl_nb.errors import QuarlError
+from quarl_nb.paths import project_root
+from quarl_nb.report.findings import Finding, keys_of
+from quarl_nb.report.losses import returns_of, trajectories_of
+from quarl_nb.report.stats import ALPHA, Floats, permutation_p
+
+
+def untrained_returns(path: Path | None = None) -> dict[str, list[Floats]]:
+    """Returns of policies that look at nothing, shape [episodes] each, by environment.
+
+    They are random actions and, where an action has a zero, no action; `quarl_nb.rl.untrained`
+    measures them into data/untrained_returns.json. Empty without that file.
+
+    Raises:
+        QuarlError: the file is damaged.
+    """
+    path = path or project_root() / "data" / "untrained_returns.json"
+    try:
+        entries = json.loads(path.read_text(encoding="utf-8"))
+        return {env_id: [np.asarray(entry[name]["returns"], float)
+                         for name in ("random", "idle") if name in entry]
+                for env_id, entry in entries.items()}  # fmt: skip
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise QuarlError(f"returns of untrained policies '{path}': {error!r}") from error
+
+
+def never_learned(
+    records: pd.DataFrame, untrained: Mapping[str, list[Floats]] | None = None
+) -> set[str]:
+    """The policies of which no training is better than every policy that looks at nothing.
+
+    Better: a higher mean return, one-sided permutation test at 5 % over episodes, each trajectory
+    once (`trajectories_of`). One training that learned is enough, and tests are not corrected for
+    their number: both keep a policy that may have learned. One whose environment is not among
+    `untrained` counts as learned.
+
+    Args:
+        records: one row a training: policy, env_id, returns (list), lengths where known.
+        untrained: by default `untrained_returns()`.
+    """
+    known = untrained_returns() if untrained is None else untrained
+    learned = {str(row["policy"]) for _, row in records.iterrows()
+               if _learned(row, known.get(row["env_id"], []))}  # fmt: skip
+    return {*map(str, records["policy"])} - learned if len(records) else set()
+
+
+def _learned(record: pd.Series, untrained: list[Floats]) -> bool:
+    _, first = np.unique(trajectories_of(record), return_index=True)
+    returns = returns_of(record)[first]
+    generator = np.random.default_rng(0)  # what one policy gives does not depend on the others
+    return all(permutation_p(returns, other, generator) <= ALPHA for other in untrained)
+
+
+def leave_out(table: pd.DataFrame, policies: set[str]) -> tuple[pd.DataFrame, str]:
+    """The rows of the other policies, and in words which are gone."""
+    gone = table["policy"].isin(policies)
+    names = ", ".join(sorted(set(table["policy"][gone])))
+    return table[~gone].reset_index(drop=True), f" (never learned: {names})" if names else ""
+
+
+def none_learned(table: pd.DataFrame) -> Finding:
+    """What a table that `leave_out` left nothing of decides: nothing."""
+    names = ", ".join(sorted(set(table["policy"])))
+    return Finding("inconclusive", f"no policy learned: {names}", None, keys_of(table))

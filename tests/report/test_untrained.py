@@ -1,0 +1,91 @@
+"""Who never learned: by hand, and that no verdict rests on such a policy."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from quarl_nb.errors import QuarlError
+from quarl_nb.report.ptq import rules
+from quarl_nb.report.stats import permutation_p
+from quarl_nb.report.untrained import never_learned, untrained_returns
+from quarl_nb.rl.untrained import default_env_ids
+
+# Random actions cost something, no action costs nothing.
+UNTRAINED = {"X-v0": [np.array([-30.0, -34, -31, -33] * 5), np.zeros(20)]}
+
+
+def frame(policy: str, env_id: str, *runs: list[float]) -> pd.DataFrame:
+    return pd.DataFrame([
+        {"key": f"{policy}{i}", "policy": policy, "env_id": env_id, "returns": run, "seed": i}
+        for i, run in enumerate(runs)
+    ])
+
+
+def p_of(x: list[float], y: list[float]) -> float:
+    return permutation_p(np.array(x), np.array(y), np.random.default_rng(0), 20_000)
+
+
+def test_permutation_p_counts_the_orders_as_extreme() -> None:
+    # Of 6 over 4 = 15 ways to choose two of six, only {5, 6} sums to 11 or more.
+    assert p_of([5, 6], [1, 2, 3, 4]) == pytest.approx(1 / 15, abs=0.01)
+    assert p_of([1, 2], [3, 4, 5, 6]) == pytest.approx(1.0)
+    assert p_of([0.1] * 3, [0.1] * 7) == 1.0
+    assert p_of([21.0], [-21.0] * 30) == pytest.approx(1 / 31, abs=0.01)  # one is enough
+
+
+@pytest.mark.parametrize(
+    ("runs", "learned"),
+    [
+        ([[-31.0, -33, -32, -30] * 5], False),
+        ([[0.0] * 20], False),  # it learned to do nothing
+        ([[90.0, 91, 92] * 7], True),
+        ([[90.0] * 20, [-30.0] * 20, [-30.0] * 20], True),  # one training of three
+        ([[1.0] + [-1.0] * 19] * 3, False),
+    ],
+)
+def test_better_than_random_and_than_nothing(runs: list[list[float]], learned: bool) -> None:
+    assert never_learned(frame("a", "X-v0", *runs), UNTRAINED) == (set() if learned else {"a"})
+    assert never_learned(frame("a", "Unknown-v0", *runs), UNTRAINED) == set()
+
+
+def test_a_game_that_repeats_itself_is_one() -> None:
+    untrained = {"PongNoFrameskip-v4": [np.array([-21.0] * 17 + [-20] * 10 + [-19] * 3)]}
+    lucky = frame("a", "PongNoFrameskip-v4", [-20.0] * 30)
+    assert never_learned(lucky, untrained) == set()
+    assert never_learned(lucky.assign(lengths=[[800] * 30]), untrained) == {"a"}
+    assert never_learned(lucky.assign(lengths=[[800] * 30], returns=[[21.0] * 30]), untrained) \
+        == set()  # fmt: skip
+
+
+def test_the_file_knows_every_recipe(tmp_path: Path) -> None:
+    found = untrained_returns()
+    assert set(default_env_ids()) <= set(found)
+    assert all(len(returns) == 30 for each in found.values() for returns in each)
+    assert found["PongNoFrameskip-v4"][0].mean() < -20
+    assert found["MountainCarContinuous-v0"][1].max() == 0
+    assert untrained_returns(tmp_path / "none.json") == {}
+    (tmp_path / "bad.json").write_text(json.dumps({"X-v0": {"random": 3}}))
+    with pytest.raises(QuarlError, match="untrained policies"):
+        untrained_returns(tmp_path / "bad.json")
+
+
+def test_ptq_of_a_policy_that_never_learned_decides_nothing(records) -> None:
+    stuck = {"ppo-PongNoFrameskip-v4": ("ppo", "PongNoFrameskip-v4", -21.0)}
+    others = records(lambda *_: 0.0, ("affine8", "affine4"))
+    frozen = records(lambda *_: 0.0, ("affine8", "affine4"), stuck, noise=0.0)
+    both = pd.concat([others, frozen], ignore_index=True)
+    for rule in (rules.similar_rewards, rules.no_loss, rules.hardness_differs):
+        alone, found = rule(others, ["affine8"]), rule(both, ["affine8"])
+        assert (found.verdict, found.interval, found.keys) == \
+            (alone.verdict, alone.interval, alone.keys)
+        assert "(never learned: ppo-PongNoFrameskip-v4)" in found.measured
+        lone = rule(frozen, ["affine8"])
+        assert lone.verdict == "inconclusive" and "no policy learned: ppo-Pong" in lone.measured
+        elsewhere = rule(both.replace("PongNoFrameskip-v4", "MyPong-v0"), ["affine8"])
+        assert "never learned" not in elsewhere.measured
+        assert len(elsewhere.keys) == len(alone.keys) + 2
