@@ -288,10 +288,35 @@ def test_exploration_is_compared_after_the_delay():
     assert table.loc["4 bits", "entropy"] == pytest.approx(0.6 - 0.08 + 0.01 + 0.1)
     fig, points = qat.figures.exploration(curves)
     assert len(fig.axes) == 2 and len(points) == 10 * 4  # float32 stands in both rows
+    alone = curves[curves["precision"] == "fp32"]
+    with pytest.raises(NothingToDrawError):
+        qat.figures.exploration(alone)
     empty = qat.figures.curves_frame([], dict)
     assert all(table.empty for table in qat.figures.exploration_tables(empty))
     with pytest.raises(NothingToDrawError):
         qat.figures.exploration(empty)
+
+
+def test_actions_without_an_entropy_have_panels_of_their_own():
+    found, arrays = probe_records()
+    curves = qat.figures.curves_frame(found, lambda record: arrays[record["key"]])
+    ddpg = curves.assign(policy="ddpg-HalfCheetah-v5", entropy=np.nan,
+                         action_variance=2 * curves["action_variance"])  # fmt: skip
+    ddpg = ddpg[ddpg["regularizer"] == "none"]
+    others = [curves.assign(policy=f"ppo-X{i}-v0") for i in range(3)]
+    fig, points = qat.figures.exploration(pd.concat([ddpg, curves, *others]))
+    # Five policies quantized, four with noise: rows of four, one, and four panels.
+    titles = [ax.get_title() for ax in fig.axes]
+    assert titles == ["PPO CartPole", "PPO X0", "PPO X1", "PPO X2", "DDPG HalfCheetah",
+                      "PPO CartPole", "PPO X0", "PPO X1", "PPO X2"]  # fmt: skip
+    labels = [ax.get_ylabel().replace("\n", " ") for ax in fig.axes if ax.get_ylabel()]
+    assert labels == ["entropy of the actions (nats)",
+                      "variance of the actions between observations",
+                      "entropy of the actions (nats)"]  # fmt: skip
+    drawn = next(line for line in fig.axes[4].get_lines() if line.get_label() == "4 bits")
+    four = points[(points["policy"] == "ddpg-HalfCheetah-v5") & (points["precision"] == "affine4")]
+    assert list(drawn.get_ydata()) == list(four["action_variance"]) and four["entropy"].isna().all()
+    assert fig.axes[0].get_ylim() == fig.axes[5].get_ylim()  # above and below compare
 
 
 def write(store: ResultStore, study: str, cell: dict, measured: dict, **arrays: np.ndarray) -> None:

@@ -33,6 +33,11 @@ from quarl_nb.report.style import (
 STAR_AT = 8.8  # 8* stands to the right of the widths that were trained with
 KNEE = (4.9, 6.1)  # "until 5/6-bit quantization": between 5 and 6 bits
 EXPLORED_BITS = (2, 4, 6, 8)
+COLUMNS = 4
+SPREADS = {
+    "entropy": "entropy of the actions (nats)",
+    "action_variance": "variance of the actions\nbetween observations",
+}  # of `studies.watched.spread_of_actions`
 
 
 def figure5(records: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
@@ -132,41 +137,61 @@ def explored_ways() -> list[list[Way]]:
 
 
 def exploration(curves: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
-    """Entropy of the actions during training, mean over seeds: quantization above, noise below.
+    """How the actions spread during training, mean over seeds: quantization above, noise below.
+
+    Entropy; of DDPG, which has none, the variance of its actions, in panels of their own.
 
     Args:
         curves: of `curves_frame`.
     """
-    known = curves[curves["entropy"].notna()] if len(curves) else curves
-    policies = sorted({p for p, rows in known.groupby("policy") if rows["precision"].nunique() > 1}
-                      if len(known) else ())
-    if not policies:
+    spreads = {policy: "entropy" if rows["entropy"].notna().any() else "action_variance"
+               for policy, rows in (curves.groupby("policy") if len(curves) else ())
+               if rows["precision"].nunique() > 1}  # fmt: skip
+    lines = _lines(curves, sorted(spreads, key=lambda name: (spreads[name] != "entropy", name)))
+    if not lines:
         raise NothingToDrawError("no policy has curves of QAT and of float32")
     points = []
+    first: dict[str, Axes] = {}
+    legends: dict[Way, list[Axes]] = {}
     with mpl.rc_context(STYLE):
-        taken = set(known[WAY].itertuples(index=False, name=None))
-        kinds = [ways for ways in explored_ways() if taken & {*ways} - {FP32}]
-        fig = new_figure(PAGE_IN, 0.4 + 1.5 * len(kinds))
-        axes = fig.subplots(len(kinds), len(policies), sharex="col", sharey="col", squeeze=False)
-        for ways, line in zip(kinds, axes, strict=True):
-            for ax, policy in zip(line, policies, strict=True):
-                rows = known[known["policy"] == policy]
-                points += [_draw_entropy(ax, rows, way, i) for i, way in enumerate(ways)]
-            handles = dict(zip(*reversed(_legend(line)), strict=True))
-            line[-1].legend(handles.values(), handles.keys(), loc="upper left",
-                            bbox_to_anchor=(1, 1))
-        for ax, policy in zip(axes[0], policies, strict=True):
-            ax.set_title(policy_label(policy))
+        fig = new_figure(PAGE_IN, 0.4 + 1.5 * len(lines))
+        columns = max(len(policies) for _, policies in lines)
+        axes = fig.subplots(len(lines), columns, squeeze=False)
+        for (ways, policies), line in zip(lines, axes, strict=True):
+            labels = dict(SPREADS)
+            for ax, policy in zip(line, policies, strict=False):
+                rows, spread = curves[curves["policy"] == policy], spreads[policy]
+                points += [_draw_spread(ax, rows, spread, way, i) for i, way in enumerate(ways)]
+                ax.set_title(policy_label(policy))
+                ax.set_ylabel(labels.pop(spread, ""))  # the first of its kind
+                ax.sharey(first.setdefault(policy, ax))
+            for spare in line[len(policies) :]:
+                spare.remove()
+            legends.setdefault(ways[1], []).extend(line[: len(policies)])
+        for panels in legends.values():
+            handles = dict(zip(*reversed(_legend(panels)), strict=True))
+            panels[min(columns, len(panels)) - 1].legend(
+                handles.values(), handles.keys(), loc="upper left", bbox_to_anchor=(1, 1))
         fig.supxlabel("environment steps (dotted: quantization or noise begins)", fontsize=7)
-        fig.supylabel("entropy of the actions (nats)", fontsize=7)
     return fig, pd.concat(points, ignore_index=True)
 
 
-def _draw_entropy(ax: Axes, rows: pd.DataFrame, way: Way, i: int) -> pd.DataFrame:
+def _lines(curves: pd.DataFrame, policies: Sequence[str]) -> list[tuple[list[Way], list[str]]]:
+    """Rows of panels: the ways of one kind, and as many policies trained in them as fit."""
+    found: list[tuple[list[Way], list[str]]] = []
+    for ways in explored_ways() if policies else ():
+        taken = {policy for policy, *way in curves[["policy", *WAY]].drop_duplicates().to_numpy()
+                 if tuple(way) in {*ways} - {FP32}}  # fmt: skip
+        some = [policy for policy in policies if policy in taken]
+        found += [(ways, some[i : i + COLUMNS]) for i in range(0, len(some), COLUMNS)]
+    return found
+
+
+def _draw_spread(ax: Axes, rows: pd.DataFrame, spread: str, way: Way, i: int) -> pd.DataFrame:
     chosen = rows[(rows[WAY] == list(way)).all(axis=1)]
-    means = chosen.groupby("step", as_index=False)[["entropy", "action_variance"]].mean()
+    means = chosen.groupby("step", as_index=False)[[*SPREADS]].mean()
     if len(means):
-        ax.plot(means["step"], means["entropy"], color=GREY if way == FP32 else CYCLE[i - 1],
+        ax.plot(means["step"], means[spread], color=GREY if way == FP32 else CYCLE[i - 1],
                 lw=1, label=way_label(way))
         ax.axvline(chosen["step"].where(chosen["delayed"]).max(), color=GREY, lw=0.6, ls=":")
     ax.xaxis.set_major_locator(MaxNLocator(3))
