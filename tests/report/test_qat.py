@@ -120,6 +120,33 @@ def test_eight_bits_beside_ptq_and_float32():
     assert qat.gains.eight_bits_table(qat.gains.trainings(pd.DataFrame())).empty
 
 
+def with_w8a8(frame: pd.DataFrame, share: float) -> pd.DataFrame:
+    """PTQ copies of weights and activations that keep a `share` of what float32 earns."""
+    copies = [{**row["ptq_returns"], "int8": [share * value for value in row["returns"]]}
+              if isinstance(row["ptq_returns"], dict) else row["ptq_returns"]
+              for _, row in frame.iterrows()]  # fmt: skip
+    return frame.assign(ptq_returns=copies)
+
+
+def test_ptq_of_activations_too_stands_beside_8_star_and_decides_nothing():
+    plain = planted(none, policies=["ppo-CartPole-v1", "a2c-CartPole-v1"], noise=0.0)
+    worse = with_w8a8(plain, 0.5)
+    table = qat.gains.eight_bits_table(qat.gains.trainings(worse))
+    assert list(table)[3:] == ["W8A8 PTQ over fp32", "QAT over W8A8 PTQ"]
+    assert table.loc["PPO CartPole"].tolist()[2:] == [
+        "0.0% [0.0%, 0.0%]", "-50.0% [-50.0%, -50.0%]", "50.0% [50.0%, 50.0%]"
+    ]
+    assert "W8A8 PTQ" in qat.gains.qat_tables(worse)[1]
+    alone, found = qat.rules.qat_beats_ptq(plain), qat.rules.qat_beats_ptq(worse)
+    assert (found.verdict, found.interval, found.keys) == (
+        alone.verdict, alone.interval, alone.keys
+    )
+    assert "more than PTQ in 0 of 2 policies, certainly not by 5 % in 2 (than W8A8 PTQ" \
+        in found.measured  # fmt: skip
+    assert "as QAT: in 2 of 2, certainly not by 5 % in 0)" in found.measured
+    assert "W8A8" not in alone.measured
+
+
 def test_a_policy_of_one_seed_does_not_keep_the_others_from_deciding():
     three = planted(none, noise=0.003)
     one = planted(none, policies=["ppo-CartPole-v1"], n_seeds=1, noise=0.003)
