@@ -133,7 +133,7 @@ def _training(store: ResultStore, folder: Path, profile: str | None) -> list[Pat
     curves = load_curves(store, profile) if len(trained) else pd.DataFrame()
     shown = {
         "qat": (trained, *qat.gains.qat_tables(trained)),
-        "qat_exploration": (trained, *qat.figures.exploration_tables(curves)),
+        "qat_exploration": (trained, *qat.exploration.exploration_tables(curves)),
         "mixed_precision": (timed, *mixed_precision.speedup_tables(timed)),
     }
     written = []
@@ -142,7 +142,7 @@ def _training(store: ResultStore, folder: Path, profile: str | None) -> list[Pat
             source = provenance(records, f"quarl_nb.report.site: {name}")
             written += save_table(tidy, table, name, folder, source)
     drawn = {"figure5_qat": lambda: qat.figures.figure5(trained),
-             "qat_exploration_curves": lambda: qat.figures.exploration(curves)}
+             "qat_exploration_curves": lambda: qat.exploration.exploration_figure(curves)}
     written += _draw(drawn, trained, folder)
     size = {"mixed_precision_speedup": lambda: mixed_precision.speedup_by_size(timed)}
     return written + _draw(size, timed, folder)
@@ -177,10 +177,10 @@ def _named(
 
 
 def load_curves(store: ResultStore, profile: str | None = None) -> pd.DataFrame:
-    """`qat.figures.curves_frame` over the QAT study of the store; empty without records."""
+    """`qat.exploration.curves_frame` over the QAT study of the store; empty without records."""
     chosen = profile or store.best_profile("qat")
     records = store.records("qat", chosen) if chosen else []
-    return qat.figures.curves_frame(records, store.arrays)
+    return qat.exploration.curves_frame(records, store.arrays)
 
 
 def load_weights(

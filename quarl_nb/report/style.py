@@ -63,14 +63,20 @@ def panel_grid(n: int, columns: int = 4, height_in: float = 1.35) -> tuple[Figur
     return fig, axes[:n]
 
 
-def common_legend(fig: Figure, axes: list[Axes]) -> None:
-    """One legend above all panels; a label that several panels use appears once."""
+def common_legend(fig: Figure, axes: list[Axes], columns: int = 6) -> None:
+    """One legend above all panels, of at most so many columns."""
+    found = labelled(axes)
+    fig.legend(list(found.values()), list(found), loc="outside upper center",
+               ncols=min(len(found), columns))  # fmt: skip
+
+
+def labelled(axes: list[Axes]) -> dict[str, Artist]:
+    """What legends of these panels name; a label that several panels use appears once."""
     found: dict[str, Artist] = {}
     for ax in axes:
         for handle, label in zip(*ax.get_legend_handles_labels(), strict=True):
             found.setdefault(label, handle)
-    fig.legend(list(found.values()), list(found), loc="outside upper center",
-               ncols=min(len(found), 6))  # fmt: skip
+    return found
 
 
 def loss_axis(ax: Axes, which: Literal["x", "y"]) -> None:

@@ -304,8 +304,8 @@ def probe_records(policy: str = "ppo-CartPole-v1") -> tuple[list[dict], dict[str
 
 def test_exploration_is_compared_after_the_delay():
     found, arrays = probe_records()
-    curves = qat.figures.curves_frame(found, lambda record: arrays[record["key"]])
-    tidy, shown = qat.figures.exploration_tables(curves)
+    curves = qat.exploration.curves_frame(found, lambda record: arrays[record["key"]])
+    tidy, shown = qat.exploration.exploration_tables(curves)
     table = tidy.set_index("way")
     assert table.loc["4 bits", "difference"] == pytest.approx(0.1)
     assert table.loc["noise of 4 bits", "difference"] == pytest.approx(0.02)
@@ -313,25 +313,25 @@ def test_exploration_is_compared_after_the_delay():
     assert shown.loc["PPO CartPole", "4 bits"] == "+0.100 [0.100, 0.100]"
     # 0.6 - 0.001 * mean(60..100) + 0.01 * mean(0, 1, 2) + 0.1
     assert table.loc["4 bits", "entropy"] == pytest.approx(0.6 - 0.08 + 0.01 + 0.1)
-    fig, points = qat.figures.exploration(curves)
+    fig, points = qat.exploration.exploration_figure(curves)
     assert len(fig.axes) == 2 and len(points) == 10 * 4  # float32 stands in both rows
     alone = curves[curves["precision"] == "fp32"]
     with pytest.raises(NothingToDrawError):
-        qat.figures.exploration(alone)
-    empty = qat.figures.curves_frame([], dict)
-    assert all(table.empty for table in qat.figures.exploration_tables(empty))
+        qat.exploration.exploration_figure(alone)
+    empty = qat.exploration.curves_frame([], dict)
+    assert all(table.empty for table in qat.exploration.exploration_tables(empty))
     with pytest.raises(NothingToDrawError):
-        qat.figures.exploration(empty)
+        qat.exploration.exploration_figure(empty)
 
 
 def test_actions_without_an_entropy_have_panels_of_their_own():
     found, arrays = probe_records()
-    curves = qat.figures.curves_frame(found, lambda record: arrays[record["key"]])
+    curves = qat.exploration.curves_frame(found, lambda record: arrays[record["key"]])
     ddpg = curves.assign(policy="ddpg-HalfCheetah-v5", entropy=np.nan,
                          action_variance=2 * curves["action_variance"])  # fmt: skip
     ddpg = ddpg[ddpg["regularizer"] == "none"]
     others = [curves.assign(policy=f"ppo-X{i}-v0") for i in range(3)]
-    fig, points = qat.figures.exploration(pd.concat([ddpg, curves, *others]))
+    fig, points = qat.exploration.exploration_figure(pd.concat([ddpg, curves, *others]))
     # Five policies quantized, four with noise: rows of four, one, and four panels.
     titles = [ax.get_title() for ax in fig.axes]
     assert titles == ["PPO CartPole", "PPO X0", "PPO X1", "PPO X2", "DDPG HalfCheetah",

@@ -1,0 +1,162 @@
+"""How the actions spread during training: does quantization explore?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from quarl_nb.report.losses import policy_label
+from quarl_nb.report.qat.gains import FP32, WAY, Way, minmax, way_label
+from quarl_nb.report.seeds import over_seeds
+from quarl_nb.report.style import (
+    CYCLE,
+    GREY,
+    PAGE_IN,
+    STYLE,
+    NothingToDrawError,
+    labelled,
+    new_figure,
+)
+
+EXPLORED_BITS = (2, 4, 6, 8)
+COLUMNS = 4
+SPREADS = {
+    "entropy": "entropy of the actions (nats)",
+    "action_variance": "variance of the actions\nbetween observations",
+}  # of `studies.watched.spread_of_actions`
+
+
+def curves_frame(
+    records: Sequence[Mapping[str, Any]],
+    arrays_of: Callable[[Mapping[str, Any]], Mapping[str, np.ndarray]],
+) -> pd.DataFrame:
+    """One row a probe: policy, algo, precision, method, regularizer, seed, delayed, step, entropy
+    (nats; NaN for DDPG), action_variance, key.
+
+    Args:
+        records: of the QAT study (`store.records`).
+        arrays_of: `store.arrays`: probe_steps, entropy, action_variance [probes].
+    """
+    found = []
+    for record in records:
+        cell, arrays = record["cell"], arrays_of(record)
+        frame = pd.DataFrame({
+            "step": arrays["probe_steps"], "entropy": arrays["entropy"],
+            "action_variance": arrays["action_variance"],
+        })
+        same = {name: cell[name] for name in ("policy", "algo", "seed", *WAY)}
+        delayed = frame["step"] <= record["budget"]["quant_delay"]
+        found.append(frame.assign(**same, key=record["key"], delayed=delayed))
+    return pd.concat(found, ignore_index=True) if found else pd.DataFrame()
+
+
+def explored_ways() -> list[list[Way]]:
+    """What exploration is compared between: quantization, and noise of the same size."""
+    norm: Way = ("fp32", "none", "layer_norm")
+    noise: list[Way] = [("fp32", "none", f"noise{bits}") for bits in EXPLORED_BITS]
+    return [[FP32, *(minmax(bits) for bits in EXPLORED_BITS), norm], [FP32, *noise]]
+
+
+def exploration_figure(curves: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
+    """How the actions spread during training, mean over seeds: quantization above, noise below.
+
+    Entropy; of DDPG, which has none, the variance of its actions, in panels of their own.
+
+    Args:
+        curves: of `curves_frame`.
+    """
+    spreads = {policy: "entropy" if rows["entropy"].notna().any() else "action_variance"
+               for policy, rows in (curves.groupby("policy") if len(curves) else ())
+               if rows["precision"].nunique() > 1}  # fmt: skip
+    lines = _lines(curves, sorted(spreads, key=lambda name: (spreads[name] != "entropy", name)))
+    if not lines:
+        raise NothingToDrawError("no policy has curves of QAT and of float32")
+    points = []
+    first: dict[str, Axes] = {}
+    legends: dict[Way, list[Axes]] = {}
+    with mpl.rc_context(STYLE):
+        fig = new_figure(PAGE_IN, 0.4 + 1.5 * len(lines))
+        columns = max(len(policies) for _, policies in lines)
+        axes = fig.subplots(len(lines), columns, squeeze=False)
+        for (ways, policies), line in zip(lines, axes, strict=True):
+            labels = dict(SPREADS)
+            for ax, policy in zip(line, policies, strict=False):
+                rows, spread = curves[curves["policy"] == policy], spreads[policy]
+                points += [_draw_spread(ax, rows, spread, way, i) for i, way in enumerate(ways)]
+                ax.set_title(policy_label(policy))
+                ax.set_ylabel(labels.pop(spread, ""))  # the first of its kind
+                ax.sharey(first.setdefault(policy, ax))
+            for spare in line[len(policies) :]:
+                spare.remove()
+            legends.setdefault(ways[1], []).extend(line[: len(policies)])
+        for panels in legends.values():
+            found = labelled(panels)
+            panels[min(columns, len(panels)) - 1].legend(
+                found.values(), found.keys(), loc="upper left", bbox_to_anchor=(1, 1))
+        fig.supxlabel("environment steps (dotted: quantization or noise begins)", fontsize=7)
+    return fig, pd.concat(points, ignore_index=True)
+
+
+def _lines(curves: pd.DataFrame, policies: Sequence[str]) -> list[tuple[list[Way], list[str]]]:
+    """Rows of panels: the ways of one kind, and as many policies trained in them as fit."""
+    found: list[tuple[list[Way], list[str]]] = []
+    for ways in explored_ways() if policies else ():
+        taken = {policy for policy, *way in curves[["policy", *WAY]].drop_duplicates().to_numpy()
+                 if tuple(way) in {*ways} - {FP32}}  # fmt: skip
+        some = [policy for policy in policies if policy in taken]
+        found += [(ways, some[i : i + COLUMNS]) for i in range(0, len(some), COLUMNS)]
+    return found
+
+
+def _draw_spread(ax: Axes, rows: pd.DataFrame, spread: str, way: Way, i: int) -> pd.DataFrame:
+    chosen = rows[(rows[WAY] == list(way)).all(axis=1)]
+    means = chosen.groupby("step", as_index=False)[[*SPREADS]].mean()
+    if len(means):
+        ax.plot(means["step"], means[spread], color=GREY if way == FP32 else CYCLE[i - 1],
+                lw=1, label=way_label(way))
+        ax.axvline(chosen["step"].where(chosen["delayed"]).max(), color=GREY, lw=0.6, ls=":")
+    ax.xaxis.set_major_locator(MaxNLocator(3))
+    return means.assign(policy=rows["policy"].iloc[0], **dict(zip(WAY, way, strict=True)))
+
+
+def exploration_tables(curves: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Mean entropy after the delay minus that of float32, a row a policy and way of training.
+
+    Returns:
+        tidy (policy, way, seeds, entropy in nats, difference, low, high: 95 %, over seeds, NaN for
+        few), and for reading: a row a policy, a column a way.
+    """
+    found = []
+    known = curves[curves["entropy"].notna() & ~curves["delayed"]] if len(curves) else curves
+    for policy, rows in known.groupby("policy") if len(known) else ():
+        means = rows.groupby([*WAY, "seed"])["entropy"].mean()
+        if FP32 not in {key[:3] for key in means.index}:
+            continue
+        base = means.loc[FP32]
+        for way in [way for ways in explored_ways() for way in ways]:
+            if way == FP32 or way not in {key[:3] for key in means.index}:
+                continue
+            both = pd.concat([means.loc[way], base], axis=1, join="inner").to_numpy(float)
+            difference = over_seeds((both[:, 0] - both[:, 1]).tolist())
+            found.append({
+                "policy": policy, "way": way_label(way), "seeds": len(both),
+                "entropy": both[:, 0].mean(), "difference": difference.value,
+                "low": difference.low, "high": difference.high,
+            })  # fmt: skip
+    tidy = pd.DataFrame(found)
+    if tidy.empty:
+        return tidy, tidy
+    texts = [f"{row.difference:+.3f}" if np.isnan(row.low)
+             else f"{row.difference:+.3f} [{row.low:.3f}, {row.high:.3f}]"
+             for row in tidy.itertuples()]  # fmt: skip
+    shown = tidy.assign(policy=tidy["policy"].map(policy_label), text=texts)
+    order = list(dict.fromkeys(tidy["way"]))
+    shown = shown.pivot(index="policy", columns="way", values="text").reindex(columns=order)
+    return tidy, shown.fillna("")
