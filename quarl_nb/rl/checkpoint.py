@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import zlib
 from dataclasses import asdict, dataclass, field
@@ -17,6 +18,8 @@ from stable_baselines3.common.running_mean_std import RunningMeanStd
 
 from quarl_nb.errors import QuarlError
 from quarl_nb.rl.prioritized import PrioritizedReplayBuffer
+
+logger = logging.getLogger(__name__)
 
 FORMAT = 2
 READABLE = (1, 2)  # 1 had neither packed frames nor priorities
@@ -141,7 +144,12 @@ def _replay_state(model: OffPolicyAlgorithm) -> dict[str, Any]:
     tensors = {name: torch.as_tensor(array[:used]) for name, array in _arrays(buffer).items()}
     if buffer.observations.dtype == np.uint8 and used:
         tensors |= _pack_frames(tensors.pop(_FRAMES[0]).numpy(), tensors.pop(_FRAMES[1]).numpy())
-    if sum(tensor.nbytes for tensor in tensors.values()) > MAX_SAVED_BUFFER_BYTES:
+    size = sum(tensor.nbytes for tensor in tensors.values())
+    if size > MAX_SAVED_BUFFER_BYTES:
+        logger.warning(
+            "the checkpoint has no replay buffer, which takes %.0f MB (saved are up to %.0f): "
+            "resumed, the run fills it again first", size / 1e6, MAX_SAVED_BUFFER_BYTES / 1e6,
+        )  # fmt: skip
         return {}
     scalars: dict[str, Any] = {"pos": buffer.pos, "full": buffer.full}
     if isinstance(buffer, PrioritizedReplayBuffer):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -15,6 +16,7 @@ from quarl_nb.errors import QuarlError
 from quarl_nb.inference import fast_policy
 from quarl_nb.rl.evaluate import evaluate
 from quarl_nb.rl.policies import load_policy
+from quarl_nb.store import to_json
 
 EVALUATION_SEED = 1_000_000
 
@@ -29,16 +31,21 @@ def train_evaluated(
         options: of `ActorQ`.
 
     Raises:
-        QuarlError: the run failed or was interrupted.
+        QuarlError: the run failed or was interrupted; its note holds what was measured until then.
     """
     with TemporaryDirectory() as folder:
         every = max(1, budget["steps"] // max(1, budget["evaluations"]))
         snapshots = Path(folder) if budget["evaluations"] else None
         saving = Saving(snapshots=snapshots, snapshot_every=every)
         actorq = ActorQ(algorithm, env_id, saving=saving, **options)
-        result = actorq.learn(budget["steps"], progress_bar=False)
-        if result.stopped != "done":
-            raise QuarlError(f"the run was {result.stopped}")
+        try:
+            result = actorq.learn(budget["steps"], progress_bar=False)
+            if result.stopped != "done":
+                raise QuarlError(f"the run was {result.stopped}")
+        except QuarlError as error:
+            done = to_json(actorq.result.as_measured())
+            error.add_note(f"Until then: {json.dumps(done)}")  # for the cell's error file
+            raise
         return result, learning_curve(result, env_id, budget)
 
 

@@ -112,11 +112,12 @@ def test_a_buffer_of_numbers_is_stored_as_it_is(tmp_path):
     np.testing.assert_array_equal(state["observations"], saved.replay_buffer.observations)
 
 
-def test_a_buffer_too_large_is_left_out_and_collected_again(tmp_path, monkeypatch):
+def test_a_buffer_too_large_is_left_out_and_collected_again(tmp_path, monkeypatch, caplog):
     saved = model()
     saved.learn(40)
     monkeypatch.setattr(checkpoint, "MAX_SAVED_BUFFER_BYTES", 1000)
     other = reopened(saved, tmp_path / "c.pt")
+    assert "the checkpoint has no replay buffer" in caplog.text
     assert other.replay_buffer.size() == 0
     assert other.learning_starts == 40 + 10
     before = [p.clone() for p in other.policy.parameters()]
