@@ -1,9 +1,12 @@
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import Any
 
+import gymnasium as gym
 import pytest
 import torch
+from gymnasium.envs.classic_control import CartPoleEnv
 
 from quarl_nb.rl.layers import Layer
 from quarl_nb.rl.policies import Head, PolicyNet, PolicySpec
@@ -29,3 +32,23 @@ def make_policy() -> Callable[..., PolicyNet]:
         return PolicyNet(spec, tensors)
 
     return make
+
+
+class Broken(CartPoleEnv):
+    """Raises at its 200th step."""
+
+    taken = 0
+
+    def step(self, action: Any) -> Any:
+        self.taken += 1
+        if self.taken == 200:
+            raise ZeroDivisionError("no such wind")
+        return super().step(action)
+
+
+@pytest.fixture
+def broken_env() -> Iterator[str]:
+    """The id of a `Broken` environment."""
+    gym.register("Broken-v0", Broken)
+    yield "Broken-v0"
+    del gym.registry["Broken-v0"]

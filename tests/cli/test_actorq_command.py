@@ -9,10 +9,8 @@ import subprocess
 import sys
 import textwrap
 
-import gymnasium as gym
 import psutil
 import pytest
-from gymnasium.envs.classic_control import CartPoleEnv
 
 from quarl_nb.cli import main
 from quarl_nb.rl.checkpoint import read_progress
@@ -20,25 +18,6 @@ from quarl_nb.rl.policies import load_policy
 
 TINY = ["--algo", "dqn", "--width", "8", "--n-actors", "1"]
 SERIAL = ["actorq", "--engine", "serial", *TINY]
-
-
-class Broken(CartPoleEnv):
-    """Raises at its 200th step."""
-
-    taken = 0
-
-    def step(self, action):
-        self.taken += 1
-        if self.taken == 200:
-            raise ZeroDivisionError("no such wind")
-        return super().step(action)
-
-
-@pytest.fixture
-def broken_env():
-    gym.register("Broken-v0", Broken)
-    yield "Broken-v0"
-    del gym.registry["Broken-v0"]
 
 
 def test_a_run_is_summed_up_and_its_policy_and_checkpoint_saved(tmp_path, capsys):

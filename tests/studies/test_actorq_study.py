@@ -1,10 +1,7 @@
 import json
 
-import gymnasium as gym
 import numpy as np
 import pytest
-from gymnasium.envs.classic_control import CartPoleEnv
-from gymnasium.envs.registration import EnvSpec
 
 from quarl_nb.actorq.algorithms import make_algorithm
 from quarl_nb.errors import QuarlError
@@ -52,25 +49,11 @@ def test_a_cell_is_one_run_from_actors_to_records(tmp_path):
     assert record["cell"]["pull_period"] == 100 and record["cell"]["communication"] == "int8"
 
 
-class Broken(CartPoleEnv):
-    """Raises at its 200th step."""
-
-    taken = 0
-
-    def step(self, action):
-        self.taken += 1
-        if self.taken == 200:
-            raise ZeroDivisionError("no such wind")
-        return super().step(action)
-
-
-def test_a_run_that_failed_leaves_what_was_measured_until_then(monkeypatch):
-    broken = EnvSpec("Broken-v0", Broken)
-    monkeypatch.setitem(gym.registry, broken.id, broken)
+def test_a_run_that_failed_leaves_what_was_measured_until_then(broken_env):
     budget = {"steps": 1000, "evaluations": 0, "episodes": 1}
-    learner = make_algorithm("dqn", "Broken-v0", width=8)
+    learner = make_algorithm("dqn", broken_env, width=8)
     with pytest.raises(QuarlError, match="no such wind") as caught:
-        train_evaluated(learner, "Broken-v0", budget, engine="serial", n_actors=1)
+        train_evaluated(learner, broken_env, budget, engine="serial", n_actors=1)
     (note,) = caught.value.__notes__
     measured = json.loads(note.removeprefix("Until then: "))
     assert measured["steps"] == 150 and measured["stopped"].endswith("no such wind")
