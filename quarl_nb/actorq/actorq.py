@@ -20,7 +20,7 @@ from quarl_nb.actorq.result import Result
 from quarl_nb.actorq.run import Run, Saving
 from quarl_nb.actorq.serial import run_serial
 from quarl_nb.actorq.settings import ActorTask, Settings
-from quarl_nb.errors import QuarlError, UnavailableError, check_choice, one_line
+from quarl_nb.errors import QuarlError, UnavailableError, check_at_least, check_choice, one_line
 from quarl_nb.quant import parse_precision
 from quarl_nb.rl.checkpoint import Progress, load_checkpoint
 from quarl_nb.rl.policies import PolicyNet
@@ -114,8 +114,9 @@ class ActorQ:
             on_message: called with the result so far, after every message of an actor.
 
         Raises:
-            QuarlError: an actor, the quantizer or the learner failed.
+            QuarlError: an actor, the quantizer or the learner failed; `total_steps` is below 1.
         """
+        check_at_least(1, total_steps=total_steps)
         self.saving.prepare()
         progress = self._resume()
         # The replay buffer draws from numpy's global generator. A resumed run goes on with other

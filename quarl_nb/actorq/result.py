@@ -69,6 +69,8 @@ class Result:
             and quantizer, up to their last message.
         pulls, pulled_bytes: by all actors. published, payload_bytes: by the quantizer.
         restarts: actors (and quantizers) that died and were started again.
+        resumed_at: steps of the parts before a resumed run's last; `steps`, `updates` and `wall_s`
+            are of the whole run, everything else is of this part.
         stopped: "done", "interrupted", or the error that ended the run.
     """
 
@@ -86,6 +88,7 @@ class Result:
     published: int = 0
     payload_bytes: int = 0
     restarts: int = 0
+    resumed_at: int = 0
     stopped: str = ""
 
     def add(self, transitions: Transitions, age: int, wall_s: float) -> None:

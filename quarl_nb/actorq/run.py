@@ -78,9 +78,9 @@ class Run:
         on_message: Callable[[Result], None] | None = None,
     ) -> None:
         self.learner, self.total_steps, self.saving = learner, total_steps, saving
-        self.result = Result(steps=learner.steps, updates=learner.updates)
+        self.result = Result(learner.steps, learner.updates, resumed_at=learner.steps)
+        self._updates_before = learner.updates
         self.on_message = on_message
-        self._started_from = learner.steps, learner.updates
         self._wall_before_s = progress.wall_s
         self._next_snapshot = learner.steps
         self.start_clock()
@@ -142,7 +142,7 @@ class Run:
         """End the run: "done", "interrupted", "failed" or the `QuarlError` that ended it."""
         result, learner = self.result, self.learner
         self.count_cpu("learner")
-        whole, learned = stopped in ("done", "interrupted"), learner.steps > self._started_from[0]
+        whole, learned = stopped in ("done", "interrupted"), learner.steps > result.resumed_at
         if whole and learned:
             self._snapshot_if_due(last=True)
         result.learner_s, result.stopped = dict(learner.seconds), stopped
@@ -176,7 +176,7 @@ class Run:
         self._bar.update(steps)
         self._bar.set_postfix_str(
             f"return {result.recent_return():.1f}, "
-            f"{(result.updates - self._started_from[1]) / wall_s:.1f} updates/s, "
+            f"{(result.updates - self._updates_before) / wall_s:.1f} updates/s, "
             f"policy age {result.ages[-1]} updates, {result.pulled_bytes / 1e6:.0f} MB pulled",
             refresh=False,
         )

@@ -66,6 +66,8 @@ def actorq_command(options: argparse.Namespace) -> int:
         make_writable(options.to)
     if options.record:
         make_writable(options.record.parent)
+        if options.record.is_dir():
+            raise QuarlError(f"cannot write to '{options.record}': a folder")
     meter = EnergyMeter()
     try:
         with meter:
@@ -73,24 +75,23 @@ def actorq_command(options: argparse.Namespace) -> int:
     except QuarlError:
         # What was done until then is kept; the error itself is the last line.
         if actorq.result.steps:
-            _report(actorq.result, meter, options)
+            _print_result(actorq.result)
             if has_finite_weights(learner):
                 _save_policy(learner, actorq.result, options)
+            _write_record(actorq.result, meter, options)
         raise
-    _report(actorq.result, meter, options)
+    _print_result(actorq.result)
     _save_policy(learner, actorq.result, options)
+    _write_record(actorq.result, meter, options)
     return 130 if actorq.result.stopped == "interrupted" else 0
 
 
-def _report(result: Result, meter: EnergyMeter, options: argparse.Namespace) -> None:
-    """Print what the run did, and write all of it to `--record`."""
+def _print_result(result: Result) -> None:
     busy = {name: f"{seconds:.1f}" for name, seconds in result.actor_s.items() if seconds >= 0.05}
     print(f"{result.steps:,} steps and {result.updates:,} updates in {result.wall_s:.1f} s")
     print(f"mean return of the last 10 episodes: {result.recent_return():.1f}")
     print(f"actors' seconds: {', '.join(f'{k} {v}' for k, v in busy.items())}")
     print(f"{result.pulls} pulls of {result.payload_bytes:,} bytes, {result.restarts} restarts")
-    if options.record:
-        _write_record(result, meter, options)
 
 
 def _write_record(result: Result, meter: EnergyMeter, options: argparse.Namespace) -> None:
@@ -98,6 +99,11 @@ def _write_record(result: Result, meter: EnergyMeter, options: argparse.Namespac
     from quarl_nb.paths import write_atomically
     from quarl_nb.store import to_json
 
+    if options.record is None:
+        return
+    if result.steps == result.resumed_at:
+        print("nothing was left to do: no record")
+        return
     names = ("env", "algo", "engine", "steps", "width", "device", "autocast", *SETTINGS)
     record = {"settings": {name: getattr(options, name) for name in names},
               "measured": result.as_measured(), "source": "measured",

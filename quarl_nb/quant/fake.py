@@ -133,7 +133,12 @@ class TrainingQuantizer(nn.Module, ABC):
 
     Args:
         bits: 2 to 16.
+
+    Attributes:
+        repeatable: while nothing trains, the same input gives the same output.
     """
+
+    repeatable = True
 
     def __init__(self, bits: int) -> None:
         super().__init__()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
+from typing import Self
 
 import numpy as np
 import torch
@@ -148,7 +149,8 @@ class QATLayer(nn.Module):
     def weight(self) -> Tensor:
         """The weight on its levels (as it is before `start`), shape [out, ...]."""
         weight: Tensor = self._parameters["weight"]  # type: ignore[assignment]  # never None
-        if not self._holding or self.training or torch.is_grad_enabled():
+        acting = not (self.training or torch.is_grad_enabled())
+        if not (self._holding and acting and self.weight_quantizer.repeatable):
             return self.weight_quantizer(weight)
         if self._held is None or self._held[1] != weight._version:
             self._held = self.weight_quantizer(weight), weight._version
@@ -161,6 +163,12 @@ class QATLayer(nn.Module):
     @holding.setter
     def holding(self, holding: bool) -> None:
         self._holding, self._held = holding, None
+
+    def train(self, mode: bool = True) -> Self:
+        """As of any module; training changes the weight (fused Adam without a new version)."""
+        if mode:
+            self._held = None
+        return super().train(mode)
 
     def forward(self, x: Tensor) -> Tensor:
         return super().forward(self.input_quantizer(x))

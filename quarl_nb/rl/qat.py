@@ -140,6 +140,7 @@ class QuantDelay(BaseCallback):
         return True
 
     def _on_training_end(self) -> None:
+        self._hold(False)  # a run that is stopped ends within a rollout
         if not self.started:
             logger.warning(
                 "quantization never began: the run ended %s",

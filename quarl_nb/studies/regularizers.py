@@ -22,6 +22,8 @@ class WeightNoise(WeightQuantizer):
     the one without noise.
     """
 
+    repeatable = False
+
     def __init__(self, bits: int) -> None:
         super().__init__(bits, per_channel=False)
 

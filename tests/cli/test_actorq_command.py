@@ -68,13 +68,38 @@ def test_the_record_holds_what_was_measured_until_an_error_too(tmp_path, capsys,
 
 @pytest.mark.parametrize("option, name", [
     ("--to", "file"), ("--checkpoint", "file/run.pt"), ("--record", "file/run.json"),
-])
+])  # fmt: skip
 def test_a_folder_that_cannot_be_written_is_told_before_training(tmp_path, capsys, option, name):
     (tmp_path / "file").write_text("in the way")
     assert main([*SERIAL, "--env", "CartPole-v1", option, str(tmp_path / name)]) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err == f"error: cannot write to '{tmp_path / 'file'}': File exists\n"
+
+
+def test_a_record_that_is_a_folder_is_told_before_training(tmp_path, capsys):
+    assert main([*SERIAL, "--env", "CartPole-v1", "--record", str(tmp_path)]) == 2
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err) == ("", f"error: cannot write to '{tmp_path}': a folder\n")
+
+
+def test_the_record_of_a_resumed_run_says_where_it_began(tmp_path, capsys):
+    file = tmp_path / "run.json"
+    command = [*SERIAL, "--env", "CartPole-v1", "--record", str(file)]
+    command += ["--checkpoint", str(tmp_path / "run.pt"), "--steps"]
+    began = []
+    for steps in (200, 300, 300):
+        assert main([*command, str(steps)]) == 0
+        measured = json.loads(file.read_text())["measured"]
+        began.append((measured["resumed_at"], measured["steps"]))
+        assert 0 < sum(measured["episodes"]["length"])
+    assert began == [(0, 200), (200, 300), (200, 300)]  # the last had nothing to do
+    assert capsys.readouterr().out.endswith("nothing was left to do: no record\n")
+
+
+def test_no_steps_are_refused(capsys):
+    assert main([*SERIAL, "--env", "CartPole-v1", "--steps", "0"]) == 2
+    assert capsys.readouterr().err == "error: total_steps must be at least 1, not 0\n"
 
 
 def test_a_precision_of_the_other_runtime_is_told_with_it(capsys):

@@ -182,8 +182,12 @@ def test_a_held_weight_is_quantized_once_until_it_changes(method: str) -> None:
         assert layer.weight is not held
         assert torch.equal(layer.weight, layer.weight_quantizer(parameter))
     assert layer.weight.requires_grad  # training sees the weight as it is, with its gradient
-    layer.holding = False
     with torch.no_grad():
+        held = layer.weight
+        layer.train()
+        layer.eval()
+        assert layer.weight is not held  # a fused optimizer changes weights and not their version
+        layer.holding = False
         assert layer.weight is not layer.weight
 
 

@@ -239,6 +239,16 @@ def test_scaling_keeps_every_setting_apart_and_finds_the_planted_speedups() -> N
     assert ratios.loc["fp32/torch"].tolist() == pytest.approx([9 / 2] * 2)
     assert ratios.loc["fp32/onnxruntime"].tolist() == pytest.approx([5 / 2] * 2)
     assert len(fig.axes) == 2  # a row a baseline, a column a number of samples per insert
+    # A panel that holds less takes nothing from the others.
+    part = make_records(["Walker Stand"], list(ENGINES)[1:], width=64, n_actors=2,
+                        samples_per_insert=4.0, pull_period=10**9)  # fmt: skip
+    fig, _ = actorq.scaling.scaling_figure(pd.concat([records, part]))
+    assert len(fig.axes) == 4
+    for ax in fig.axes:
+        assert list(ax.get_xticks()) == [64, 2048] and 5 in ax.get_yticks()
+    colors = {(line.get_label(), line.lines[0].get_color())
+              for ax in fig.axes for line in ax.containers}
+    assert len(colors) == len({label for label, _ in colors}) == 3
     one_width = make_records(["Walker Stand"])
     with pytest.raises(NothingToDrawError, match="several widths"):
         actorq.scaling.scaling_figure(one_width)

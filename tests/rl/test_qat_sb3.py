@@ -247,6 +247,18 @@ def test_weights_are_quantized_once_a_rollout(monkeypatch: pytest.MonkeyPatch) -
     assert len(acted) == 2 * 3  # rollouts of 32 steps, layers that act
 
 
+def test_a_run_that_is_stopped_holds_nothing() -> None:
+    model = MODELS["ppo"]()
+
+    class Stop(BaseCallback):
+        def _on_step(self) -> bool:
+            return self.num_timesteps < 40
+
+    model.learn(96, callback=[prepare_qat(model, 4), Stop()])
+    assert is_quantized(model) and model.num_timesteps == 40
+    assert not any(layer.holding for layer in qat_layers([model.policy]))
+
+
 def test_ranges_move_in_training_alone() -> None:
     model = MODELS["ppo"]()
     callback = prepare_qat(model, 8)

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 import stable_baselines3 as sb3
 import torch
+from torch import nn
 from torch.nn import functional as F
 
-from quarl_nb.quant import parse_precision, quantize_module
+from quarl_nb.quant import parse_precision, quantize_aware, quantize_module
 from quarl_nb.rl.policies import PolicyNet
 from quarl_nb.rl.qat import export_qat, is_quantized, prepare_qat
 from quarl_nb.studies.regularizers import (
@@ -50,6 +51,16 @@ def test_noise_is_as_large_as_the_quantization_error(bits):
     assert abs((one * two).mean()) < 0.02 * error**2  # anew each time
     assert abs(one.mean()) < 0.02 * error
     assert noise.quantize(weight) is weight
+
+
+def test_noise_is_drawn_anew_while_weights_are_held():
+    (layer,) = quantize_aware([nn.Linear(4, 3)], bits=4)
+    layer.add_module("weight_quantizer", WeightNoise(4))
+    layer.weight_quantizer.start()
+    layer.eval()
+    layer.holding = True
+    with torch.no_grad():
+        assert not torch.equal(layer.weight, layer.weight)
 
 
 def test_the_gradient_passes_noise():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import matplotlib as mpl
 import numpy as np
 import pandas as pd
@@ -12,11 +14,10 @@ from matplotlib.ticker import FuncFormatter, NullLocator
 from quarl_nb.report.actorq.parts import predicted_speedups, step_parts
 from quarl_nb.report.actorq.runs import SETTING, actor_label
 from quarl_nb.report.style import (
-    BLUE,
+    CYCLE,
     GREY,
     PAGE_IN,
     STYLE,
-    VERMILION,
     NothingToDrawError,
     common_legend,
     new_figure,
@@ -26,7 +27,6 @@ ACTOR = "int8/onnxruntime"
 # What the figure's columns, lines and axes show; the rest of the setting makes its rows.
 _SHOWN = ("width", "n_actors", "envs_per_actor", "samples_per_insert")
 _ROW = [*(name for name in SETTING if name not in _SHOWN), "baseline"]
-_COLORS = (BLUE, VERMILION, GREY)
 
 
 def scaling_rows(records: pd.DataFrame) -> pd.DataFrame:
@@ -56,13 +56,15 @@ def scaling_figure(records: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
         raise NothingToDrawError("no int8 and fp32 actors at several widths: run the study first")
     panels = list(rows.groupby(_ROW, sort=False, dropna=False))
     samples = sorted(rows["samples_per_insert"].unique())
+    colors = dict(zip(sorted(rows["n_actors"].unique()), CYCLE, strict=False))
     with mpl.rc_context(STYLE):
         fig = new_figure(PAGE_IN, 0.7 + 1.55 * len(panels))
         grid = fig.subplots(len(panels), len(samples), squeeze=False, sharex=True, sharey="row")
         for (_, group), axes in zip(panels, grid, strict=True):
             first = group.iloc[0]
             for sample, ax in zip(samples, axes, strict=True):
-                _lines(ax, group[group["samples_per_insert"] == sample])
+                _lines(ax, group[group["samples_per_insert"] == sample], colors)
+            _scales(axes[0], rows["width"], group["measured"])
             axes[0].set_ylabel(f"{first['task']}: steps per\nsecond over "
                                f"{actor_label(first['baseline'])}")  # fmt: skip
         for sample, ax in zip(samples, grid[0], strict=True):
@@ -73,25 +75,27 @@ def scaling_figure(records: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
     return fig, rows.drop(columns="keys")
 
 
-def _lines(ax: Axes, rows: pd.DataFrame) -> None:
+def _lines(ax: Axes, rows: pd.DataFrame, colors: Mapping[int, str]) -> None:
     """One panel: a colour a number of actors, dashed where an actor has several environments."""
-    actors = sorted(rows["n_actors"].unique())
     for (n_actors, envs), line in rows.groupby(["n_actors", "envs_per_actor"]):
         errors = np.maximum([line["measured"] - line["measured_low"],
                              line["measured_high"] - line["measured"]], 0)  # fmt: skip
         ax.errorbar(
             line["width"], line["measured"], yerr=np.nan_to_num(errors), elinewidth=0.7,
-            color=_COLORS[actors.index(n_actors) % len(_COLORS)],
-            ls="-" if envs == 1 else "--", marker="o" if envs == 1 else "s",
-            mfc=None if envs == 1 else "none",
+            color=colors.get(n_actors, GREY), ls="-" if envs == 1 else "--",
+            marker="o" if envs == 1 else "s", mfc=None if envs == 1 else "none",
             label=f"{n_actors} actor{'' if n_actors == 1 else 's'}, "
                   f"{envs} environment{'' if envs == 1 else 's'} each",
         )  # fmt: skip
     ax.axhline(1, color=GREY, lw=0.6, ls=":", zorder=0)
+
+
+def _scales(ax: Axes, widths: pd.Series, measured: pd.Series) -> None:
+    """Logarithmic axes, which the other panels of the row share."""
     ax.set_xscale("log", base=2)
-    ax.set_xticks(sorted(rows["width"].unique()))
+    ax.set_xticks(sorted(widths.unique()))
     ax.set_yscale("log")
-    ax.set_yticks([tick for tick in (0.5, 1, 2, 5, 10) if tick <= 2 * rows["measured"].max()])
+    ax.set_yticks([tick for tick in (0.5, 1, 2, 5, 10, 20) if tick <= 2 * measured.max()])
     for axis in (ax.xaxis, ax.yaxis):
         axis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
         axis.set_minor_locator(NullLocator())
