@@ -23,7 +23,7 @@ from quarl_nb.report.style import (
     NothingToDrawError,
     new_figure,
 )
-from quarl_nb.report.untrained import never_learned
+from quarl_nb.report.untrained import fp32_never_learned
 
 PUBLISHED = 1.5  # "We use half-precision training to train a Pong model 50% faster"
 
@@ -168,7 +168,7 @@ def half_precision_speedup(records: pd.DataFrame, ratio: float = PUBLISHED) -> F
     table = speedups(records)
     if table.empty:
         return NOT_MEASURED
-    unlearned = _unlearned(records)
+    unlearned = fp32_never_learned(records)
     losses = [None if row["policy"] in unlearned else _loss(records, row)
               for _, row in table.iterrows()]  # fmt: skip
     kept = np.array([loss is not None and loss["p_no_loss"] <= ALPHA for loss in losses])
@@ -188,12 +188,6 @@ def half_precision_speedup(records: pd.DataFrame, ratio: float = PUBLISHED) -> F
     text += f"; reward compared for {known} of {len(table)}, without loss in {kept.sum()}"
     text += f" (never learned: {', '.join(sorted(unlearned))})" if unlearned else ""
     return Finding(verdict, text, interval, keys_of(table))
-
-
-def _unlearned(records: pd.DataFrame) -> set[str]:
-    if "returns" not in records:
-        return set()
-    return never_learned(records[records["returns"].notna() & (records["precision"] == "fp32")])
 
 
 def _loss(records: pd.DataFrame, row: pd.Series) -> pd.Series | None:

@@ -12,7 +12,7 @@ import pandas as pd
 from quarl_nb.errors import QuarlError
 from quarl_nb.paths import project_root
 from quarl_nb.report.findings import Finding, keys_of
-from quarl_nb.report.losses import returns_of, trajectories_of
+from quarl_nb.report.losses import REFERENCE, returns_of, trajectories_of
 from quarl_nb.report.stats import ALPHA, Floats, permutation_p
 
 
@@ -55,6 +55,13 @@ def never_learned(
     learned = {str(row["policy"]) for _, row in records.iterrows()
                if _learned(row, known.get(row["env_id"], []))}  # fmt: skip
     return {*map(str, records["policy"])} - learned if len(records) else set()
+
+
+def fp32_never_learned(records: pd.DataFrame) -> set[str]:
+    """`never_learned` of the records in fp32 that hold returns; nobody where none does."""
+    if "returns" not in records:
+        return set()
+    return never_learned(records[records["returns"].notna() & (records["precision"] == REFERENCE)])
 
 
 def _learned(record: pd.Series, untrained: list[Floats]) -> bool:

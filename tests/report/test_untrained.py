@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from quarl_nb.errors import QuarlError
-from quarl_nb.report.ptq import rules
+from quarl_nb.report.ptq import rules, sweet_spots
 from quarl_nb.report.stats import permutation_p
 from quarl_nb.report.untrained import never_learned, untrained_returns
 from quarl_nb.rl.untrained import default_env_ids
@@ -89,3 +89,34 @@ def test_ptq_of_a_policy_that_never_learned_decides_nothing(records) -> None:
         elsewhere = rule(both.replace("PongNoFrameskip-v4", "MyPong-v0"), ["affine8"])
         assert "never learned" not in elsewhere.measured
         assert len(elsewhere.keys) == len(alone.keys) + 2
+
+
+@pytest.mark.parametrize("rule", [
+    sweet_spots.sweet_spot_exists, sweet_spots.fewer_bits_beat_more,
+    sweet_spots.sweet_spots_differ,
+])  # fmt: skip
+def test_no_sweet_spot_of_a_policy_that_never_learned(records, rule) -> None:
+    widths = ("affine2", "affine3", "affine4", "affine8")
+    policy, env_id = "ppo-MountainCarContinuous-v0", "MountainCarContinuous-v0"
+
+    def gain(name: str, precision: str, _: str) -> float:
+        """Of 2 bits the stuck policy does nothing, for 0 instead of -20; another gains at 4."""
+        spots = {policy: ("affine2", 1.0), "a2c-CartPole-v1": ("affine4", 0.1)}
+        width, share = spots.get(name, ("", 0.0))
+        return -share * (precision == width)
+
+    others = records(gain, widths)
+    stuck = records(gain, widths, {policy: ("ppo", env_id, -20.0)})
+    both = pd.concat([others, stuck], ignore_index=True)
+    alone, found = rule(others), rule(both)
+    assert (found.verdict, found.interval, found.keys) == \
+        (alone.verdict, alone.interval, alone.keys)
+    assert found.measured == f"{alone.measured} (never learned: {policy})"
+    lone = rule(stuck)
+    assert (lone.verdict, lone.measured) == ("inconclusive", f"no policy learned: {policy}")
+    elsewhere = rule(both.replace(env_id, "MyCar-v0"))
+    assert "never learned" not in elsewhere.measured and len(elsewhere.keys) > len(alone.keys)
+    if rule is not sweet_spots.sweet_spots_differ:
+        assert rule(stuck.replace(env_id, "MyCar-v0")).verdict == "reproduced"
+    else:
+        assert f"{policy} at 2 bits" in elsewhere.measured

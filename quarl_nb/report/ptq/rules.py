@@ -9,9 +9,9 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from quarl_nb.report.findings import MIN_EPISODES, NOT_MEASURED, Finding, Verdict, keys_of
-from quarl_nb.report.losses import REFERENCE, paired_losses, percent, ptq_records
+from quarl_nb.report.losses import paired_losses, percent, ptq_records
 from quarl_nb.report.stats import ALPHA, Interval, holm
-from quarl_nb.report.untrained import leave_out, never_learned, none_learned
+from quarl_nb.report.untrained import fp32_never_learned, leave_out, none_learned
 
 
 def similar_rewards(
@@ -49,7 +49,7 @@ def hardness_differs(
     measured = losses_at(records, precisions, algos, env_ids)
     if measured.empty:
         return NOT_MEASURED
-    losses, left_out = leave_out(measured, _unlearned(records))
+    losses, left_out = leave_out(measured, fp32_never_learned(records))
     if losses.empty:
         return none_learned(measured)
     hard = holm(losses["p_loss"].tolist()) <= ALPHA
@@ -85,7 +85,7 @@ def wider_weights_lose_more(
     measured = losses_at(records, precisions, algos, env_ids)
     if measured.empty or width not in records:
         return NOT_MEASURED
-    losses, left_out = leave_out(measured, _unlearned(records))
+    losses, left_out = leave_out(measured, fp32_never_learned(records))
     layers = records[records[width].notna()].drop_duplicates("policy").set_index("policy")
     widths = layers[width].map(max)
     pairs = losses.assign(width=losses["policy"].map(widths)).dropna(subset=["width", "loss"])
@@ -119,7 +119,7 @@ def _every_policy(
     measured = losses_at(records, precisions, algos, env_ids)
     if measured.empty:
         return NOT_MEASURED
-    losses, left_out = leave_out(measured, _unlearned(records))
+    losses, left_out = leave_out(measured, fp32_never_learned(records))
     if losses.empty:
         return none_learned(measured)
     by_policy = losses.groupby(["policy", "seed"], dropna=False)
@@ -142,11 +142,6 @@ def _every_policy(
         f"{left_out}"
     )
     return Finding(verdict, text + _few_note(losses), _interval(worst), keys_of(losses))
-
-
-def _unlearned(records: pd.DataFrame) -> set[str]:
-    rows = ptq_records(records)
-    return never_learned(rows[rows["precision"] == REFERENCE])
 
 
 def _rank_correlation(pairs: NDArray[np.float64], resamples: int) -> Interval:

@@ -1,16 +1,20 @@
-"""Sweet spots of post-training quantization, corrected for having looked at every bit width."""
+"""Sweet spots of post-training quantization, corrected for having looked at every bit width.
+
+The rules count policies that learned; the table has every policy.
+"""
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import combinations
 
 import numpy as np
 import pandas as pd
 
-from quarl_nb.report.findings import MIN_EPISODES, NOT_MEASURED, Finding, Verdict
+from quarl_nb.report.findings import MIN_EPISODES, NOT_MEASURED, Finding, Verdict, keys_of
 from quarl_nb.report.losses import bits_of, ptq_records, returns_of, trajectories_of
 from quarl_nb.report.stats import (
     ALPHA,
@@ -22,6 +26,7 @@ from quarl_nb.report.stats import (
     holm,
     least_p,
 )
+from quarl_nb.report.untrained import fp32_never_learned, leave_out, none_learned
 
 MIN_WIDTHS = 3
 
@@ -87,8 +92,12 @@ def sweet_spot_table(records: pd.DataFrame) -> pd.DataFrame:
     policies as well. A sweet spot needs low > 0, p_holm <= 5 %, and a gain that is not within
     the 5 % of |fp32| that count as no difference everywhere else.
     """
+    return _table(widths_of(records))
+
+
+def _table(policies: Sequence[Widths]) -> pd.DataFrame:
     rows = []
-    for widths in widths_of(records):
+    for widths in policies:
         best = best_of_many(widths.reference, widths.returns, widths.weights,
                             least=least_p(widths.trajectories))
         at = best.best
@@ -116,7 +125,7 @@ def sweet_spot_exists(
     Not reproduced when no width of any policy can gain more than 5 % of |fp32| (simultaneous
     upper bounds), else inconclusive.
     """
-    return _exists(widths_of(records, algos, env_ids), against_wider=False)
+    return _of_learned(partial(_exists, against_wider=False), records, algos, env_ids)
 
 
 def fewer_bits_beat_more(
@@ -127,25 +136,43 @@ def fewer_bits_beat_more(
     Only narrower ones that keep the fp32 return to 5 % count: of two broken policies one is
     always the better.
     """
-    return _exists(widths_of(records, algos, env_ids), against_wider=True)
+    return _of_learned(partial(_exists, against_wider=True), records, algos, env_ids)
 
 
 def sweet_spots_differ(records: pd.DataFrame) -> Finding:
     """Reproduced when two policies have sweet spots, and at different widths."""
-    table = sweet_spot_table(records)
-    if table.empty:
+    return _of_learned(_differ, records)
+
+
+def _of_learned(
+    rule: Callable[[list[Widths]], Finding], records: pd.DataFrame, algos: Sequence[str] = (),
+    env_ids: Sequence[str] = (),
+) -> Finding:
+    """What `rule` finds of the policies that learned, with the names of those that did not."""
+    widths = widths_of(records, algos, env_ids)
+    measured = pd.DataFrame({"policy": [each.policy for each in widths],
+                             "keys": [each.keys for each in widths], "widths": widths})
+    if measured.empty:
         return NOT_MEASURED
+    learned, left_out = leave_out(measured, fp32_never_learned(records))
+    if learned.empty:
+        return none_learned(measured)
+    found = rule(learned["widths"].tolist())
+    if found == NOT_MEASURED:
+        return found
+    return replace(found, measured=found.measured + left_out, keys=keys_of(learned))
+
+
+def _differ(policies: list[Widths]) -> Finding:
+    table = _table(policies)
     spots = table[table["sweet_spot"]]
-    keys = tuple(key for widths in widths_of(records) for key in widths.keys)
     text = f"{len(spots)} of {len(table)} policies have a sweet spot"
     text += "".join(f"; {row.policy} at {row.bits} bits" for row in spots.itertuples())
     verdict: Verdict = "reproduced" if spots["bits"].nunique() > 1 else "inconclusive"
-    return Finding(verdict, text, None, keys)
+    return Finding(verdict, text)
 
 
 def _exists(policies: list[Widths], against_wider: bool) -> Finding:
-    if not policies:
-        return NOT_MEASURED
     found = []
     for widths in policies:
         labels, reference, treatments = _comparisons(widths, against_wider)
@@ -178,7 +205,7 @@ def _exists(policies: list[Widths], against_wider: bool) -> Finding:
         f"{label}, corrected p = {adjusted[first]:.3g}"
     )
     text += f" (only {fewest} episodes)" if fewest < MIN_EPISODES else ""
-    return Finding(verdict, text, interval, tuple(key for w in policies for key in w.keys))
+    return Finding(verdict, text, interval)
 
 
 def _comparisons(widths: Widths, against_wider: bool) -> tuple[list[str], Floats, Floats]:
