@@ -43,9 +43,10 @@ def never_learned(
     """The policies of which no training is better than every policy that looks at nothing.
 
     Better: a higher mean return, one-sided permutation test at 5 % over episodes, each trajectory
-    once (`trajectories_of`). One training that learned is enough, and tests are not corrected for
-    their number: both keep a policy that may have learned. One whose environment is not among
-    `untrained` counts as learned.
+    once (`trajectories_of`); or a mean over all episodes that is above every return of theirs:
+    where a policy plays two games, one won and one lost, the test decides nothing. One training
+    that learned is enough, and tests are not corrected for their number: all keep a policy that
+    may have learned. One whose environment is not among `untrained` counts as learned.
 
     Args:
         records: one row a training: policy, env_id, returns (list), lengths where known.
@@ -65,10 +66,12 @@ def fp32_never_learned(records: pd.DataFrame) -> set[str]:
 
 
 def _learned(record: pd.Series, untrained: list[Floats]) -> bool:
+    returns = returns_of(record)
     _, first = np.unique(trajectories_of(record), return_index=True)
-    returns = returns_of(record)[first]
     generator = np.random.default_rng(0)  # what one policy gives does not depend on the others
-    return all(permutation_p(returns, other, generator) <= ALPHA for other in untrained)
+    return all(returns.mean() > other.max()
+               or permutation_p(returns[first], other, generator) <= ALPHA
+               for other in untrained)  # fmt: skip
 
 
 def leave_out(table: pd.DataFrame, policies: set[str]) -> tuple[pd.DataFrame, str]:
