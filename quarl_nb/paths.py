@@ -1,10 +1,12 @@
-"""Where the suite's data lies, and writing a file whole or not at all."""
+"""Where the suite's data lies, reading JSON, and writing a file whole or not at all."""
 
 from __future__ import annotations
 
+import json
 import os
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from quarl_nb.errors import QuarlError
 
@@ -22,6 +24,30 @@ def project_root() -> Path:
         if any((folder / mark).is_dir() for mark in _MARKS):
             return folder
     return here
+
+
+def untrained_file() -> Path:
+    """What policies that learned nothing earn: `rl.untrained` writes it, the report reads it."""
+    return project_root() / "data" / "untrained_returns.json"
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """The object that a JSON file holds; empty without the file.
+
+    Raises:
+        QuarlError: it cannot be read, or holds something else.
+    """
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except OSError as error:
+        raise QuarlError(f"cannot read '{path}': {error.strerror}") from error
+    except ValueError as error:
+        raise QuarlError(f"'{path}' is damaged: {error}") from error
+    if not isinstance(found, dict):
+        raise QuarlError(f"'{path}' is damaged: no object")
+    return found
 
 
 def write_atomically(path: Path, content: bytes) -> None:

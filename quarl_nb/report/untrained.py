@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from quarl_nb.errors import QuarlError
-from quarl_nb.paths import project_root
+from quarl_nb.paths import read_object, untrained_file
 from quarl_nb.report.findings import Finding, keys_of
 from quarl_nb.report.losses import REFERENCE, returns_of, trajectories_of
 from quarl_nb.report.stats import ALPHA, Floats, permutation_p
@@ -20,21 +20,25 @@ def untrained_returns(path: Path | None = None) -> dict[str, list[Floats]]:
     """Returns of policies that look at nothing, shape [episodes] each, by environment.
 
     They are random actions and, where an action has a zero, no action; `quarl_nb.rl.untrained`
-    measures them into data/untrained_returns.json. Empty without that file.
+    measures them into `untrained_file()`. Empty without that file.
 
     Raises:
         QuarlError: the file is damaged.
     """
-    path = path or project_root() / "data" / "untrained_returns.json"
+    path = path or untrained_file()
+    entries = read_object(path)
     try:
-        entries = json.loads(path.read_text(encoding="utf-8"))
-        return {env_id: [np.asarray(entry[name]["returns"], float)
-                         for name in ("random", "idle") if name in entry]
+        return {env_id: [_returns(entry[name]) for name in ("random", "idle") if name in entry]
                 for env_id, entry in entries.items()}  # fmt: skip
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError) as error:
         raise QuarlError(f"returns of untrained policies '{path}': {error!r}") from error
+
+
+def _returns(found: Mapping[str, Any]) -> Floats:
+    returns = np.asarray(found["returns"], float)
+    if returns.ndim != 1 or not returns.size or not np.isfinite(returns).all():
+        raise ValueError("returns are to be finite numbers, one an episode")
+    return returns
 
 
 def never_learned(

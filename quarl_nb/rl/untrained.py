@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from quarl_nb.errors import QuarlError
-from quarl_nb.paths import project_root, write_atomically
+from quarl_nb.paths import read_object, untrained_file, write_atomically
 from quarl_nb.provenance import package_versions, utc_now
 from quarl_nb.rl.envs import make_env
 from quarl_nb.rl.evaluate import Actor, evaluate
@@ -76,11 +76,6 @@ class IdlePolicy:
         return np.repeat(self.zero[None], len(obs), axis=0), None
 
 
-def untrained_file() -> Path:
-    """Where the report finds what was measured."""
-    return project_root() / "data" / "untrained_returns.json"
-
-
 def measure(env_id: str, episodes: int = EPISODES) -> dict[str, Any]:
     """One episode for each of the seeds 0 to `episodes` - 1, by policies that learned nothing.
 
@@ -105,9 +100,13 @@ def measure(env_id: str, episodes: int = EPISODES) -> dict[str, Any]:
 
 
 def add(env_ids: Sequence[str], path: Path | None = None) -> Path:
-    """Measure environments and write them into the file, one line each; the others stay."""
+    """Measure environments and write them into the file, one line each; the others stay.
+
+    Raises:
+        QuarlError: the file is damaged or cannot be written, or as `measure`.
+    """
     path = path or untrained_file()
-    known = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    known = read_object(path)
     for env_id in env_ids:
         known[env_id] = measure(env_id)
         lines = (f"{json.dumps(name)}: {json.dumps(known[name])}" for name in sorted(known))

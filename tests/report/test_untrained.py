@@ -86,9 +86,17 @@ def test_the_file_knows_every_recipe(tmp_path: Path) -> None:
     assert found["PongNoFrameskip-v4"][0].mean() < -20
     assert found["MountainCarContinuous-v0"][1].max() == 0
     assert untrained_returns(tmp_path / "none.json") == {}
-    (tmp_path / "bad.json").write_text(json.dumps({"X-v0": {"random": 3}}))
-    with pytest.raises(QuarlError, match="untrained policies"):
-        untrained_returns(tmp_path / "bad.json")
+
+
+@pytest.mark.parametrize(
+    "entry", [3, {"random": 3}, {"random": {}}, *({"random": {"returns": returns}} for returns in
+                                                 ([], 1.0, ["x"], [None], [[1.0]]))],
+)  # fmt: skip
+def test_a_damaged_entry_is_named(tmp_path: Path, entry: object) -> None:
+    path = tmp_path / "bad.json"
+    path.write_text(json.dumps({"X-v0": entry}))
+    with pytest.raises(QuarlError, match=r"untrained policies '.*bad\.json'"):
+        untrained_returns(path)
 
 
 def test_ptq_of_a_policy_that_never_learned_decides_nothing(records) -> None:

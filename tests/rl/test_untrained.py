@@ -11,6 +11,8 @@ import pytest
 import torch
 
 from quarl_nb.errors import QuarlError
+from quarl_nb.paths import untrained_file
+from quarl_nb.report.untrained import untrained_returns
 from quarl_nb.rl import untrained
 
 
@@ -53,8 +55,18 @@ def test_measured_environments_are_added_to_the_file(tmp_path: Path) -> None:
     assert again["random"] == row["random"]
 
 
+@pytest.mark.parametrize("content", [b"{", b"[]", b"\xff"])
+def test_a_damaged_file_is_named_and_stays(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "untrained.json"
+    path.write_bytes(content)
+    for read in (lambda: untrained.add(["CartPole-v1"], path), lambda: untrained_returns(path)):
+        with pytest.raises(QuarlError, match=r"'.*untrained\.json' is damaged"):
+            read()
+    assert path.read_bytes() == content
+
+
 def test_what_is_recorded_can_be_measured_again() -> None:
-    recorded = json.loads(untrained.untrained_file().read_text())["MountainCarContinuous-v0"]
+    recorded = json.loads(untrained_file().read_text())["MountainCarContinuous-v0"]
     again = untrained.measure("MountainCarContinuous-v0", episodes=2)
     assert again["idle"]["returns"] == recorded["idle"]["returns"][:2]
     assert again["random"]["mean"] == pytest.approx(recorded["random"]["mean"], abs=5)
