@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +22,17 @@ from quarl_nb.paths import read_object, untrained_file, write_atomically
 from quarl_nb.provenance import package_versions, utc_now
 from quarl_nb.rl.envs import make_env
 from quarl_nb.rl.evaluate import Actor, evaluate
+from quarl_nb.rl.public_envs import MAKERS
 from quarl_nb.rl.recipes import get_recipe, recipes
 
 EPISODES = 30
-# Of the public agents, where `make_env` alone makes what they run in.
-PUBLIC_ENV_IDS = ("Acrobot-v1", "Hopper-v5", "LunarLander-v3", "Pendulum-v1")
+# Of the public agents, besides the recipes', and how theirs are made (`public_envs.MAKERS`) where
+# that matters to a policy that looks at nothing. Another agent plays Pong by "openai-pong", where
+# random actions earn less (-20.4 instead of -20.1).
+PUBLIC_ENVS = {
+    "ALE/Breakout-v5": "baby-a3c", "ALE/Pong-v5": "baby-a3c", "Acrobot-v1": None,
+    "Hopper-v5": None, "LunarLander-v3": None, "Pendulum-v1": None,
+}  # fmt: skip
 
 
 class RandomPolicy:
@@ -79,21 +86,27 @@ class IdlePolicy:
 def measure(env_id: str, episodes: int = EPISODES) -> dict[str, Any]:
     """One episode for each of the seeds 0 to `episodes` - 1, by policies that learned nothing.
 
+    Those of `PUBLIC_ENVS` are played as the public agents play them.
+
     Returns:
         seeds; random, and idle unless actions are discrete (none of those is nothing by itself):
-        mean, std, returns [episodes]; packages, start_time.
+        mean, std, returns [episodes]; maker (None where `make_env` makes it), packages,
+        start_time.
 
     Raises:
         QuarlError: no such environment, or its actions have no uniform distribution.
     """
-    made = {"packages": package_versions(), "start_time": utc_now()}
-    env = make_env(env_id)
+    maker = PUBLIC_ENVS.get(env_id)
+    make = partial(MAKERS[maker], env_id) if maker else None
+    made = {"maker": maker, "packages": package_versions(), "start_time": utc_now()}
+    env = make() if make else make_env(env_id)
     space = env.action_space
     env.close()
     policies: dict[str, Actor] = {"random": RandomPolicy(space)}
     if isinstance(space, gym.spaces.Box):
         policies["idle"] = IdlePolicy(space)
-    found = {name: evaluate(policy, env_id, range(episodes)) for name, policy in policies.items()}
+    found = {name: evaluate(policy, env_id, range(episodes), make=make)
+             for name, policy in policies.items()}  # fmt: skip
     rows = {name: {"mean": each.mean, "std": each.std, "returns": each.returns}
             for name, each in found.items()}  # fmt: skip
     return {"seeds": list(range(episodes)), **rows, **made}
@@ -116,7 +129,7 @@ def add(env_ids: Sequence[str], path: Path | None = None) -> Path:
 
 def default_env_ids() -> list[str]:
     """The environments of the recipes and of the public agents."""
-    return sorted({get_recipe(name).env_id for name in recipes()} | {*PUBLIC_ENV_IDS})
+    return sorted({get_recipe(name).env_id for name in recipes()} | {*PUBLIC_ENVS})
 
 
 if __name__ == "__main__":

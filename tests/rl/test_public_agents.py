@@ -27,6 +27,7 @@ from quarl_nb.rl.public_envs import (
     make_baby_a3c,
     make_openai_pong,
 )
+from quarl_nb.rl.untrained import PUBLIC_ENVS, default_env_ids
 
 
 def _names() -> list[str]:
@@ -236,6 +237,15 @@ def test_the_index_names_all_of_them() -> None:
     assert agents["ppo-Walker2d-v3"].make is not None
     assert agents["a3c-gru-breakout-v4.80"].env_id == "ALE/Breakout-v5"
     assert all(agent.licence and agent.source for agent in agents.values())
+
+
+@needs_agents
+def test_what_no_policy_earns_is_known_where_they_play() -> None:
+    agents = public_agents().values()
+    assert {agent.env_id for agent in agents} <= {*default_env_ids()}
+    for env_id, maker in PUBLIC_ENVS.items():
+        makers = {agent.maker for agent in agents if agent.env_id == env_id}
+        assert maker in makers, env_id
 
 
 @needs_agents

@@ -65,6 +65,13 @@ def test_a_damaged_file_is_named_and_stays(tmp_path: Path, content: bytes) -> No
     assert path.read_bytes() == content
 
 
+def test_public_agents_environments_are_played_their_way() -> None:
+    found = untrained.measure("ALE/Breakout-v5", episodes=2)
+    recorded = json.loads(untrained_file().read_text())["ALE/Breakout-v5"]
+    assert found["maker"] == recorded["maker"] == "baby-a3c"
+    assert max(found["random"]["returns"]) < 10 and max(recorded["random"]["returns"]) < 10
+
+
 def test_what_is_recorded_can_be_measured_again() -> None:
     recorded = json.loads(untrained_file().read_text())["MountainCarContinuous-v0"]
     again = untrained.measure("MountainCarContinuous-v0", episodes=2)
