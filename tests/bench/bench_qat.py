@@ -6,13 +6,14 @@ one thread. Targets: 1.6x for an MLP, 1.4x for the Atari network.
 
 from __future__ import annotations
 
+import sys
 import time
 
 import torch
 from stable_baselines3.common.base_class import BaseAlgorithm
 
 from quarl_nb.rl.model import make_model
-from quarl_nb.rl.qat import is_quantized, prepare_qat
+from quarl_nb.rl.qat import QuantDelay, is_quantized, prepare_qat
 from quarl_nb.rl.recipes import get_recipe
 
 REPEATS = 3
@@ -29,20 +30,21 @@ METHODS = ("minmax", "lsq")
 
 
 def main() -> None:
-    """Print the ratio of every recipe and method beside its target."""
+    """Print the ratio of every recipe and method beside its target; of those named, if any are."""
     torch.set_num_threads(1)
-    for name, (target, steps) in CASES.items():
-        models = {"fp32": make(name)}
+    for name in sys.argv[1:] or CASES:
+        target, steps = CASES[name]
+        models, callbacks = {"fp32": make(name)}, {"fp32": None}
         for method in METHODS:
             models[method] = make(name)
-            callback = prepare_qat(models[method], bits=8, method=method)
-            warm_up(models[method], callback)
-            assert is_quantized(models[method])
-        warm_up(models["fp32"], None)
+            callbacks[method] = prepare_qat(models[method], bits=8, method=method)
+        for kind, model in models.items():
+            warm_up(model, callbacks[kind])
+            assert kind == "fp32" or is_quantized(model)
         seconds: dict[str, list[float]] = {kind: [] for kind in models}
         for _ in range(REPEATS):
             for kind, model in models.items():
-                seconds[kind].append(wall_s(model, steps))
+                seconds[kind].append(wall_s(model, steps, callbacks[kind]))
         for method in METHODS:
             ratio = min(seconds[method]) / min(seconds["fp32"])
             print(f"qat {method:6s} {name:30s} {ratio:.2f}x fp32 (target {target}x)", flush=True)
@@ -65,10 +67,10 @@ def warm_up(model: BaseAlgorithm, callback) -> None:
     model.learn(2 * model.n_steps * model.n_envs if on_policy else 1_000, callback=callback)
 
 
-def wall_s(model: BaseAlgorithm, steps: int) -> float:
+def wall_s(model: BaseAlgorithm, steps: int, callback: QuantDelay | None) -> float:
     """Seconds of `steps` more environment steps of training."""
     started = time.perf_counter()
-    model.learn(steps, reset_num_timesteps=False)
+    model.learn(steps, callback=callback, reset_num_timesteps=False)
     return time.perf_counter() - started
 
 
