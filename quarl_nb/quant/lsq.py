@@ -38,8 +38,8 @@ class LearnedStepFunction(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> Any:  # type: ignore[override]  # typed by torch as *Any
         x, output = ctx.saved_tensors
         grad_x = clipped_gradient(grad, x, ctx.low * ctx.step, ctx.high * ctx.step)
-        grad_step = (output.mul(grad).sum() - (grad_x.float() * x).sum()) / ctx.step
-        return grad_x, grad_step * ctx.gradient_scale, None, None, None
+        terms = torch.addcmul(output * grad, grad_x.float(), x.float(), value=-1)
+        return grad_x, terms.sum() * (ctx.gradient_scale / ctx.step), None, None, None
 
 
 class LearnedStep(TrainingQuantizer):
@@ -96,7 +96,7 @@ class LearnedStep(TrainingQuantizer):
         if not math.isfinite(self.step.item()):
             raise QuarlError("training diverged: a learned step became NaN or infinite")
         low, high = self.levels
-        n = x[0].numel() if self.batched else x.numel()
+        n = x.numel() // (len(x) if self.batched else 1)
         return LearnedStepFunction.apply(x, self.step, low, high, 1 / math.sqrt(n * high))
 
     def qparams(self) -> QParams:
