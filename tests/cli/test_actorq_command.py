@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+from functools import partial
 
 import psutil
 import pytest
@@ -131,9 +132,11 @@ def test_ctrl_c_in_a_terminal_ends_with_130_a_summary_and_no_orphans(tmp_path):
     command = [sys.executable, str(script), "actorq", "--env", "CartPole-v1", *TINY]
     command += ["--steps", "10000000", "--to", str(folder)]
     # A terminal sends the signal to all processes of its foreground group.
+    # It reaches a child also where these tests run in a shell's background, which ignores it.
     running = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
-    )
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
+    )  # fmt: skip
     for _ in range(10):
         assert running.stdout.readline() == "received\n"
     children = psutil.Process(running.pid).children(recursive=True)
