@@ -13,7 +13,7 @@ from quarl_nb.actorq.run import Run
 from quarl_nb.actorq.settings import ActorTask, Transitions
 from quarl_nb.actorq.variables import Variables
 from quarl_nb.actorq.wire import encode
-from quarl_nb.errors import QuarlError
+from quarl_nb.errors import QuarlError, one_line
 
 IDLE_S = 1.0  # longest sleep of the learner when it can neither learn nor read
 MAX_EARLY_DEATHS = 3  # of one member, in a row and without a message
@@ -32,7 +32,7 @@ class Failure:
         """One line; a user's environment may raise anything when it is made."""
         if isinstance(error, QuarlError):
             return cls(str(error))
-        return cls(f"{type(error).__name__}: {error}".partition("\n")[0])
+        return cls(one_line(error))
 
 
 class Member(Protocol):

@@ -93,9 +93,13 @@ def loss_axis(ax: Axes, which: Literal["x", "y"]) -> None:
     axis.set_minor_locator(NullLocator())
 
 
-def loss_errors(rows: pd.DataFrame) -> NDArray[np.float64]:
-    """Error bars [2, rows] of `loss` (a percentile interval need not hold the estimate)."""
-    return np.maximum([rows["loss"] - rows["loss_low"], rows["loss_high"] - rows["loss"]], 0)
+def interval_errors(rows: pd.DataFrame, name: str) -> NDArray[np.float64]:
+    """Error bars [2, rows] of column `name` from its `_low` and `_high`, NaN without an interval.
+
+    (A percentile interval need not hold the estimate: no bar is negative.)
+    """
+    value, low, high = (rows[f"{name}{end}"] for end in ("", "_low", "_high"))
+    return np.maximum([value - low, high - value], 0)
 
 
 def save_figure(

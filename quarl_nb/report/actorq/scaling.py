@@ -20,6 +20,7 @@ from quarl_nb.report.style import (
     STYLE,
     NothingToDrawError,
     common_legend,
+    interval_errors,
     new_figure,
 )
 
@@ -78,8 +79,7 @@ def scaling_figure(records: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
 def _lines(ax: Axes, rows: pd.DataFrame, colors: Mapping[int, str]) -> None:
     """One panel: a colour a number of actors, dashed where an actor has several environments."""
     for (n_actors, envs), line in rows.groupby(["n_actors", "envs_per_actor"]):
-        errors = np.maximum([line["measured"] - line["measured_low"],
-                             line["measured_high"] - line["measured"]], 0)  # fmt: skip
+        errors = interval_errors(line, "measured")
         ax.errorbar(
             line["width"], line["measured"], yerr=np.nan_to_num(errors), elinewidth=0.7,
             color=colors.get(n_actors, GREY), ls="-" if envs == 1 else "--",

@@ -30,6 +30,7 @@ from quarl_nb.report.style import (
     VERMILION,
     NothingToDrawError,
     common_legend,
+    interval_errors,
     new_figure,
     panel_grid,
 )
@@ -99,8 +100,7 @@ def speedup_map(records: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
         left, right = fig.subplots(1, 2, sharey=True)
         for (actor, baseline), rows in pairs.groupby(["actor", "baseline"]):
             paper = baseline == "fp32/torch"
-            errors = np.maximum([rows["measured"] - rows["measured_low"],
-                                 rows["measured_high"] - rows["measured"]], 0)
+            errors = interval_errors(rows, "measured")
             for ax, column in ((left, "predicted"), (right, "load")):
                 ax.errorbar(rows[column], rows["measured"], yerr=np.nan_to_num(errors), ls="",
                             marker="o" if paper else "s", elinewidth=0.7, alpha=0.8,

@@ -23,8 +23,8 @@ from quarl_nb.report.style import (
     STYLE,
     VERMILION,
     NothingToDrawError,
+    interval_errors,
     loss_axis,
-    loss_errors,
     new_figure,
     panel_grid,
 )
@@ -125,8 +125,8 @@ def ptq_loss(
             rows = losses[losses["precision"] == name].dropna(subset=["loss"])
             at = np.array([policies.index(p) for p in rows["policy"]], float)
             at += 0.15 * (i - (len(shown) - 1) / 2)
-            ax.errorbar(rows["loss"], at, xerr=loss_errors(rows), ls="", marker=MARKERS[i],
-                        color=CYCLE[i], elinewidth=0.8, label=name)
+            ax.errorbar(rows["loss"], at, xerr=interval_errors(rows, "loss"), ls="",
+                        marker=MARKERS[i], color=CYCLE[i], elinewidth=0.8, label=name)
         _policy_axis(ax, policies)
         loss_axis(ax, "x")
         ax.set_xlabel("relative loss of mean return against fp32 (right is worse)")
@@ -159,8 +159,9 @@ def ranges_rescue(
             ax.axhspan(-MARGIN, MARGIN, color=GREY, alpha=0.15, lw=0)
             for i, name in enumerate(ranges):
                 rows = losses[(losses["policy"] == policy) & (losses["ranges"] == name)]
-                ax.errorbar(rows["bits"] + 0.12 * (i - 1.5), rows["loss"], yerr=loss_errors(rows),
-                            color=CYCLE[i], marker=MARKERS[i], elinewidth=0.8, label=name)
+                ax.errorbar(rows["bits"] + 0.12 * (i - 1.5), rows["loss"],
+                            yerr=interval_errors(rows, "loss"), color=CYCLE[i],
+                            marker=MARKERS[i], elinewidth=0.8, label=name)
             ax.set_title(policy_label(policy))
             loss_axis(ax, "y")
             ax.xaxis.set_major_locator(MaxNLocator(integer=True))

@@ -19,8 +19,8 @@ from quarl_nb.report.style import (
     PAGE_IN,
     STYLE,
     NothingToDrawError,
+    interval_errors,
     loss_axis,
-    loss_errors,
     new_figure,
 )
 
@@ -125,7 +125,7 @@ def weight_distributions(weights: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
         for ax, (column, label) in zip(axes, WIDTHS.items(), strict=True):
             for i, algo in enumerate(algos):
                 rows = weights[weights["algo"] == algo]
-                ax.errorbar(rows[column], rows["loss"], yerr=loss_errors(rows), ls="",
+                ax.errorbar(rows[column], rows["loss"], yerr=interval_errors(rows, "loss"), ls="",
                             marker=MARKERS[i % len(MARKERS)], color=colors[algo],
                             elinewidth=0.7, label=algo.upper())
             ax.set_xlabel(label)
