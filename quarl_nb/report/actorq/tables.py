@@ -177,7 +177,8 @@ def prediction_table(pairs: pd.DataFrame) -> pd.DataFrame:
     if pairs.empty:
         return pairs
     return pd.DataFrame({
-        "task": pairs["task"], **{KNOBS[name]: pairs[name] for name in _varied(pairs)},
+        "task": pairs["task"],
+        **{KNOBS[name]: _numbers(pairs[name], "g") for name in _varied(pairs)},
         "actor": pairs["actor"].map(actor_label), "over": pairs["baseline"].map(actor_label),
         "actor alone": pairs["gain"].map("{:.2f}".format),
         "load of the learner": pairs["load"].map("{:.2f}".format),

@@ -143,7 +143,7 @@ def carbon_by_part(rows: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
                        color=PART_COLORS[part], label=part)
                 bottom += grams.loc[part, actors].to_numpy()
             for x, top in enumerate(bottom):
-                ax.annotate(f"{top:.3g}", (x, top), ha="center", va="bottom", fontsize=5.5)
+                ax.annotate(f"{top:#.3g}", (x, top), ha="center", va="bottom", fontsize=5.5)
             ax.set_ylim(0, 1.12 * bottom.max())
             ax.set_xlim(-0.6, most - 0.4)
             ax.set_xticks(range(len(actors)), [actor_label(actor) for actor in actors],
