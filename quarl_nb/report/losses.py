@@ -10,15 +10,8 @@ import numpy as np
 import pandas as pd
 
 from quarl_nb.errors import QuarlError
-from quarl_nb.report.stats import (
-    RESAMPLES,
-    Floats,
-    Labels,
-    bootstrap_weights,
-    least_p,
-    percentile_interval,
-    relative_loss,
-)
+from quarl_nb.report.compare import relative_loss
+from quarl_nb.report.stats import RESAMPLES, Floats, Labels, bootstrap_weights, percentile_interval
 
 REFERENCE = "fp32"
 PUBLIC = "public/"
@@ -128,13 +121,13 @@ def _policy_rows(
         if n < len(base):
             own = trajectories_of(reference, n)
             drawn = bootstrap_weights(n, generator, resamples, own)
-        rows.append(_row(reference, record, base[:n], treatment[:n], drawn, int(own.max()) + 1))
+        rows.append(_row(reference, record, base[:n], treatment[:n], drawn, own))
     return rows
 
 
 def _row(
     reference: pd.Series, record: pd.Series, base: Floats, treatment: Floats, weights: Floats,
-    trajectories: int,
+    clusters: Labels,
 ) -> dict[str, object]:
     mean = percentile_interval(float(treatment.mean()), weights @ treatment)
     row: dict[str, object] = {
@@ -147,7 +140,7 @@ def _row(
         "bits": bits_of(str(record["precision"])),
         "ranges": record["ranges"],
         "episodes": len(treatment),
-        "trajectories": trajectories,
+        "trajectories": int(clusters.max()) + 1,
         "mean": mean.value, "mean_low": mean.low, "mean_high": mean.high,
         "reference": float(base.mean()),
         "keys": tuple(dict.fromkeys([str(reference["key"]), str(record["key"])])),
@@ -157,7 +150,7 @@ def _row(
         undefined = ("loss", "loss_low", "loss_high", "tost_low", "tost_high")
         p_values = dict.fromkeys(("p_no_loss", "p_loss", "p_equivalent"), 1.0)
         return row | dict.fromkeys(undefined, float("nan")) | p_values
-    loss = relative_loss(base, treatment, weights, least=least_p(trajectories))
+    loss = relative_loss(base, treatment, weights, clusters=clusters)
     return row | {
         "loss": loss.interval.value, "loss_low": loss.interval.low,
         "loss_high": loss.interval.high, "tost_low": loss.tost.low, "tost_high": loss.tost.high,

@@ -13,7 +13,8 @@ from quarl_nb.errors import QuarlError
 from quarl_nb.paths import read_object, untrained_file
 from quarl_nb.report.findings import Finding, keys_of
 from quarl_nb.report.losses import REFERENCE, returns_of, trajectories_of
-from quarl_nb.report.stats import ALPHA, Floats, permutation_p
+from quarl_nb.report.pvalues import permutation_p
+from quarl_nb.report.stats import ALPHA, Floats
 
 
 def untrained_returns(path: Path | None = None) -> dict[str, list[Floats]]:

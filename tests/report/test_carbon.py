@@ -21,7 +21,14 @@ from quarl_nb.report.actorq.testing import (
     make_records,
     with_energy,
 )
-from quarl_nb.report.carbon.costs import ALL, PARTS, Assumptions, costed_runs, emissions, mean_ratio
+from quarl_nb.report.carbon.costs import (
+    ALL,
+    PARTS,
+    Assumptions,
+    costed_runs,
+    emissions,
+    mean_saving,
+)
 from quarl_nb.report.carbon.rules import carbon_follows_speed, carbon_mean, carbon_range
 from quarl_nb.report.carbon.sensitivity import GRIDS, PROCESSORS, sensitivity, sensitivity_table
 from quarl_nb.report.carbon.studies import study_energy, study_energy_table
@@ -104,15 +111,16 @@ def test_assumptions_change_what_they_say() -> None:
     assert ratio_and_kg(memory="all")[0] == pytest.approx(machine)
 
 
-def test_intervals_are_those_of_redrawn_runs() -> None:
-    # Costs of 0.5, 1 and 1.5: all three draws alike happens to 1 in 27, more often than 2.5 %.
+def test_intervals_per_step_are_welchs() -> None:
+    # Costs of 0.5, 1 and 1.5: a standard error of 0.5 / 3^0.5, at 2 degrees of freedom.
     frame = planted(spread=0.5)
     even = planted()
     mixed = pd.concat([frame[actors_of(frame) == TORCH], even[actors_of(even) == INT8]])
     row = row_of(emissions(mixed.reset_index(drop=True), Assumptions(memory="none")), INT8,
                  "million steps")  # fmt: skip
     ends = [row[f"ratio_torch{end}"] for end in ("", "_low", "_high")]
-    assert ends == pytest.approx([55 / 25, 0.5 * 55 / 25, 1.5 * 55 / 25])
+    reach = np.exp(4.302653 * 0.5 / 3**0.5)
+    assert ends == pytest.approx([55 / 25, 55 / 25 / reach, 55 / 25 * reach])
     one = emissions(planted(seeds=(0,)))
     assert row_of(one, INT8)["ratio_torch"] > 2 and np.isnan(row_of(one, INT8)["ratio_torch_low"])
 
@@ -203,34 +211,35 @@ def test_mean_over_tasks() -> None:
             for costs in tasks.loc[costly, "curve_cpu_s"]]  # fmt: skip
     tasks.loc[costly, "curve_cpu_s"] = pd.Series(more, tasks.index[costly])
     runs = costed_runs(tasks, Assumptions(memory="none"))
-    mean = mean_ratio(runs)
+    mean = mean_saving(runs)
     assert mean.value == pytest.approx((55 / 100 + 55 / 25) / 2) == pytest.approx(mean.low)
-    assert np.isnan(mean_ratio(runs[runs["actor"] != TORCH]).value)
-    assert np.isnan(mean_ratio(runs[runs["seed"] == 0]).low)
+    assert np.isnan(mean_saving(runs[runs["actor"] != TORCH]).value)
+    assert np.isnan(mean_saving(runs[runs["seed"] == 0]).low)
 
 
 def test_claims_are_decided_by_the_intervals() -> None:
-    every = planted(["Walker Stand", "Cartpole (Gym)"], noise=0.01)
+    two = planted(["Walker Stand", "Cartpole (Gym)"], noise=0.01, seeds=range(5))
+    assert carbon_range(two, 1.9, 3.76).verdict == "inconclusive"  # nine tasks are missing
+    assert carbon_mean(two, 2.8).verdict == carbon_follows_speed(two).verdict == "inconclusive"
+    every = with_energy(make_records(actors=[TORCH, INT8], noise=0.01, seeds=range(5)))
     assert carbon_mean(every, 2.8).verdict == "not reproduced"
     found = carbon_mean(every, 2.2)
     assert found.verdict == "reproduced" and "energy by tdp_x_cpu_time" in found.measured
-    assert len(found.keys) == 18
-    assert carbon_range(every, 1.9, 3.76).verdict == "inconclusive"  # nine tasks are missing
-    full = with_energy(make_records(actors=[TORCH, INT8]))
-    assert carbon_range(full, 1.9, 3.76).verdict == "not reproduced"
+    assert len(found.keys) == 110
+    assert carbon_range(every, 1.9, 3.76).verdict == "not reproduced"
     exact = 224.7 / 101.05
-    wide = with_energy(full, 0.05)
-    assert carbon_range(wide, exact, exact).verdict == "reproduced"
+    assert carbon_range(with_energy(every, 0.05), exact, exact).verdict == "reproduced"
     assert carbon_follows_speed(every).verdict == "reproduced"
-    dear = every.assign(curve_cpu_s=[
+    dear = two.assign(curve_cpu_s=[
         {role: [9 * s for s in spent] for role, spent in costs.items()} if actor == INT8 else costs
-        for actor, costs in zip(actors_of(every), every["curve_cpu_s"], strict=True)
+        for actor, costs in zip(actors_of(two), two["curve_cpu_s"], strict=True)
     ])
     assert carbon_follows_speed(dear).verdict == "not reproduced"  # faster, and more carbon
     cpu = carbon_mean(every.assign(**{"budget.device": "cpu"}), 2.8)
     assert cpu.verdict == "inconclusive" and "not the paper's setting" in cpu.measured
     assert carbon_mean(every.assign(profile="smoke"), 2.8).verdict == "not measured"
-    assert carbon_mean(every[every["seed"] == 0], 2.2).verdict == "inconclusive"
+    few = carbon_mean(every[every["seed"] < 3], 2.2)
+    assert few.verdict == "inconclusive" and "only 3 of 5 runs" in few.measured
 
 
 def test_energy_of_studies_adds_up_and_says_what_is_estimated() -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from quarl_nb.errors import QuarlError
-from quarl_nb.report import stats
+from quarl_nb.report import compare, pvalues, stats
 
 RLIABLE = json.loads((Path(__file__).parent / "fixtures" / "rliable.json").read_text())
 
@@ -55,7 +55,7 @@ def test_paired_difference_ignores_what_episodes_share() -> None:
     generator = np.random.default_rng(0)
     shared = 1000 * generator.standard_normal(50)
     weights = stats.bootstrap_weights(50, generator)
-    found = stats.paired_difference(shared + 2, shared, weights)
+    found = compare.paired_difference(shared + 2, shared, weights)
     assert (found.value, found.low, found.high) == pytest.approx((2, 2, 2))
 
 
@@ -85,7 +85,7 @@ def test_an_interval_over_repeats_is_as_wide_as_over_the_distinct_ones() -> None
 
     def width(values, labels=None) -> float:
         weights = stats.bootstrap_weights(len(values), np.random.default_rng(0), 4000, labels)
-        found = stats.paired_difference(values, np.zeros(len(values)), weights)
+        found = compare.paired_difference(values, np.zeros(len(values)), weights)
         return found.high - found.low
 
     assert width(copies, clusters) == pytest.approx(width(x))
@@ -98,13 +98,47 @@ def test_an_interval_over_repeats_is_as_wide_as_over_the_distinct_ones() -> None
 
 
 def test_the_least_p_is_that_of_the_sign_test() -> None:
-    assert [stats.least_p(k) for k in (1, 4, 5)] == [0.5, 0.0625, 0.03125]
+    assert [pvalues.least_p(k) for k in (1, 4, 5)] == [0.5, 0.0625, 0.03125]
     reference = np.full(30, 20.0)
     weights = stats.bootstrap_weights(30, np.random.default_rng(0), 2000)
-    loss = stats.relative_loss(reference, reference, weights, least=stats.least_p(4))
+    loss = compare.relative_loss(reference, reference, weights, clusters=np.arange(30) % 4)
     assert loss.p_equivalent == 0.0625 and loss.p_loss == 1
-    best = stats.best_of_many(reference, reference[None] + 1, weights, least=0.0625)
+    best = compare.best_of_many(reference, reference[None] + 1, weights, least=0.0625)
     assert best.p_value == 0.0625
+
+
+def test_sign_flips_by_hand() -> None:
+    # Sums of (1, 2, -1): of the eight signs 2 is reached by 4 (+ + -), 2 (+ + +), 2 (- + -).
+    assert pvalues.sign_flip_p(np.array([1.0, 2.0, -1.0])) == 3 / 8
+    assert pvalues.sign_flip_p(np.array([0.3] * 5)) == pvalues.least_p(5)
+    assert pvalues.sign_flip_p(np.zeros(4)) == 1
+
+
+def test_few_pairs_keep_their_level() -> None:
+    """Of eight pairs a bootstrap's p-value is below 5 % too often, the exact one is not."""
+    generator, weights = np.random.default_rng(6), stats.bootstrap_weights(
+        8, np.random.default_rng(0), 500)  # fmt: skip
+    exact = resampled = 0
+    for _ in range(2000):
+        reference = 100 + generator.standard_normal(8)
+        treatment = 95 + generator.standard_normal(8)  # loses just the 5 %
+        loss = compare.relative_loss(reference, treatment, weights)
+        draws = weights @ (reference - treatment) / (weights @ reference)
+        exact += loss.p_no_loss <= 0.05
+        resampled += pvalues.share(draws >= 0.05) <= 0.05
+    assert exact / 2000 <= 0.06 < 0.07 <= resampled / 2000
+
+
+def test_mean_ratio_is_welchs_and_holds_the_truth() -> None:
+    x, y = np.array([1.0, 2.0, 3.0]), np.array([4.0, 4.0, 4.0])
+    found = stats.mean_ratio(x, y)
+    reach = np.exp(4.302653 * 1 / 3**0.5 / 2)  # t of 2 degrees, standard error over the mean
+    assert (found.value, found.low, found.high) == pytest.approx((0.5, 0.5 / reach, 0.5 * reach))
+    assert np.isnan(stats.mean_ratio(x[:1], y).low) and np.isnan(stats.mean_ratio(x, 0 * y).value)
+    generator = np.random.default_rng(1)
+    hits = [abs(np.log(r.value)) <= np.log(r.high / r.value) for r in (
+        stats.mean_ratio(*generator.normal(1, 0.1, (2, 3))) for _ in range(2000))]  # fmt: skip
+    assert 0.94 <= np.mean(hits) <= 0.98  # a percentile bootstrap: 0.81
 
 
 def test_paired_interval_covers_the_truth() -> None:
@@ -113,17 +147,17 @@ def test_paired_interval_covers_the_truth() -> None:
     for _ in range(300):
         x = generator.normal(1.0, 2.0, 60)
         weights = stats.bootstrap_weights(60, generator, 400)
-        found = stats.paired_difference(x, np.zeros(60), weights)
+        found = compare.paired_difference(x, np.zeros(60), weights)
         hits += found.low <= 1.0 <= found.high
     assert 0.90 <= hits / 300 <= 0.98
 
 
-def loss_of(fraction: float, noise: float = 0.02, mean: float = 100.0) -> stats.Loss:
+def loss_of(fraction: float, noise: float = 0.02, mean: float = 100.0) -> compare.Loss:
     generator = np.random.default_rng(5)
     reference = mean + 10 * generator.standard_normal(100)
     own = noise * generator.standard_normal(100)
     treatment = reference - abs(mean) * (fraction + own - own.mean())
-    return stats.relative_loss(reference, treatment, stats.bootstrap_weights(100, generator))
+    return compare.relative_loss(reference, treatment, stats.bootstrap_weights(100, generator))
 
 
 @pytest.mark.parametrize("mean", [100.0, -150.0])
@@ -149,15 +183,15 @@ def test_noise_alone_is_undecided() -> None:
 def test_relative_loss_refuses_what_it_cannot_pair() -> None:
     weights = stats.bootstrap_weights(3, np.random.default_rng(0), 10)
     with pytest.raises(QuarlError, match="same episodes"):
-        stats.relative_loss(np.ones(3), np.ones(4), weights)
+        compare.relative_loss(np.ones(3), np.ones(4), weights)
     with pytest.raises(QuarlError, match="is 0"):
-        stats.relative_loss(np.array([-1.0, 0, 1]), np.ones(3), weights)
+        compare.relative_loss(np.array([-1.0, 0, 1]), np.ones(3), weights)
 
 
 def test_holm_by_hand() -> None:
     # sorted .01 .02 .03 .04 -> *4 *3 *2 *1 = .04 .06 .06 .04 -> running maximum
-    assert stats.holm([0.04, 0.01, 0.03, 0.02]) == pytest.approx([0.06, 0.04, 0.06, 0.06])
-    assert stats.holm([0.9, 0.8]) == pytest.approx([1, 1])
+    assert pvalues.holm([0.04, 0.01, 0.03, 0.02]) == pytest.approx([0.06, 0.04, 0.06, 0.06])
+    assert pvalues.holm([0.9, 0.8]) == pytest.approx([1, 1])
 
 
 def test_best_of_many_keeps_its_level_where_looking_at_each_does_not() -> None:
@@ -167,9 +201,9 @@ def test_best_of_many_keeps_its_level_where_looking_at_each_does_not() -> None:
         reference = generator.standard_normal(40)
         treatments = generator.standard_normal((15, 40))
         weights = stats.bootstrap_weights(40, generator, 400)
-        found = stats.best_of_many(reference, treatments, weights)
+        found = compare.best_of_many(reference, treatments, weights)
         corrected += bool(found.low.max() > 0)
-        alone = [stats.best_of_many(reference, row[None], weights).low[0] for row in treatments]
+        alone = [compare.best_of_many(reference, row[None], weights).low[0] for row in treatments]
         single += max(alone) > 0
     assert corrected / 250 < 0.10
     assert single / 250 > 0.25
@@ -180,15 +214,16 @@ def test_best_of_many_finds_a_planted_gain() -> None:
     reference = 10 * generator.standard_normal(60)
     treatments = reference + generator.standard_normal((15, 60))
     treatments[4] += 2
-    found = stats.best_of_many(reference, treatments, stats.bootstrap_weights(60, generator))
-    assert found.best == 4
+    found = compare.best_of_many(reference, treatments, stats.bootstrap_weights(60, generator))
+    assert found.best == 4 and found.p_value == found.p_values[4]
+    assert (np.delete(found.p_values, 4) > 0.05).all()  # they have p-values of their own
     assert found.low[4] > 0 and found.p_value < 0.01
     assert (np.delete(found.low, 4) < 0).all()
 
 
 def test_best_of_many_without_any_difference() -> None:
     weights = stats.bootstrap_weights(5, np.random.default_rng(0), 20)
-    found = stats.best_of_many(np.full(5, 500.0), np.full((3, 5), 500.0), weights)
+    found = compare.best_of_many(np.full(5, 500.0), np.full((3, 5), 500.0), weights)
     assert found.p_value == 1 and (found.low == 0).all()
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from quarl_nb.errors import QuarlError
 from quarl_nb.report.ptq import rules, sweet_spots
-from quarl_nb.report.stats import permutation_p
+from quarl_nb.report.pvalues import permutation_p
 from quarl_nb.report.untrained import never_learned, untrained_returns
 from quarl_nb.rl.untrained import default_env_ids
 

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Mapping
 
 import numpy as np
 import pandas as pd
 
-from quarl_nb.report.actorq.curves import RESAMPLES
 from quarl_nb.report.actorq.runs import ACTOR, BASELINES, SETTING, actorq_runs
 from quarl_nb.report.paper import published
-from quarl_nb.report.stats import ALPHA, Floats, Interval, bootstrap_weights
+from quarl_nb.report.stats import mean_ratio
 
 # An actor's time that is not waiting; Figure 4c's step, pull, deserialize and load_state_dict
 # times, what its environment takes, and sending transitions.
@@ -79,22 +77,19 @@ def predicted_speedups(parts: pd.DataFrame) -> pd.DataFrame:
     plain = parts[(parts["communication"] == parts["precision"]) & parts["step_s"].notna()]
     for setting, group in plain.groupby(SETTING, sort=False, dropna=False):
         actors = dict(list(group.groupby("actor", sort=False)))
-        generator = np.random.default_rng(zlib.crc32(str(setting).encode()))
         for baseline in BASELINES.values():
             for actor, runs in actors.items():
                 if baseline not in actors or actor in (baseline, BASELINES["torch"]):
                     continue
                 rows.append(dict(zip(SETTING, setting, strict=True)) | {
                     "actor": actor, "baseline": baseline,
-                    **_predicted(actors[baseline], runs, generator),
+                    **_predicted(actors[baseline], runs),
                 })  # fmt: skip
     return pd.DataFrame(rows)
 
 
-def _predicted(
-    base: pd.DataFrame, runs: pd.DataFrame, generator: np.random.Generator
-) -> dict[str, object]:
-    measured = mean_ratio(base["step_s"].to_numpy(), runs["step_s"].to_numpy(), generator)
+def _predicted(base: pd.DataFrame, runs: pd.DataFrame) -> dict[str, object]:
+    measured = mean_ratio(base["step_s"].to_numpy(), runs["step_s"].to_numpy())
     actors_step_s = base["actor_step_s"].mean() / base["n_actors"].iloc[0]
     # A learner does the same for every kind of actor: one load, from both.
     learner_step_s = (base["learner_step_s"].mean() + runs["learner_step_s"].mean()) / 2
@@ -130,9 +125,8 @@ def communication_speedups(parts: pd.DataFrame) -> pd.DataFrame:
         base = group[group["communication"] == "fp32"]
         if group["communication"].nunique() < 2 or base.empty:
             continue
-        generator = np.random.default_rng(zlib.crc32(str(setting).encode()))
         for communication, runs in group.groupby("communication", sort=False):
-            ratio = mean_ratio(base["step_s"].to_numpy(), runs["step_s"].to_numpy(), generator)
+            ratio = mean_ratio(base["step_s"].to_numpy(), runs["step_s"].to_numpy())
             rows.append(dict(zip(names, setting, strict=True)) | {
                 "communication": communication, "runs": len(runs),
                 "steps_per_s": 1 / runs["step_s"].mean(), "speedup": ratio.value,
@@ -202,17 +196,3 @@ def _to_level(speedups: pd.DataFrame, task: str) -> dict[str, float]:
     rows = speedups[(speedups["task"] == task) & (speedups["precision"] == "fp32")]
     first = rows.sort_values("runtime", ascending=False).head(1)  # torch before onnxruntime
     return {name: float(first[name].iloc[0]) if len(first) else float("nan") for name in names}
-
-
-def mean_ratio(
-    x: Floats, y: Floats, generator: np.random.Generator, resamples: int = RESAMPLES
-) -> Interval:
-    """Mean of x over mean of y (one value a run, shapes [n] and [m]); one run has no interval."""
-    value = float(np.mean(x) / np.mean(y))
-    if min(len(x), len(y)) < 2:
-        return Interval(value, float("nan"), float("nan"))
-    draws = (bootstrap_weights(len(x), generator, resamples) @ x) / (
-        bootstrap_weights(len(y), generator, resamples) @ y
-    )
-    low, high = np.quantile(draws, [ALPHA / 2, 1 - ALPHA / 2])
-    return Interval(value, float(low), float(high))

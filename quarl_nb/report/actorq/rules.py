@@ -11,12 +11,21 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from quarl_nb.report.actorq.findings import finding, interval_of, measured, preferred, told
+from quarl_nb.report.actorq.findings import (
+    MIN_REDRAWN_RUNS,
+    finding,
+    interval_of,
+    measured,
+    missing_tasks,
+    preferred,
+    tasks_told,
+    told,
+)
 from quarl_nb.report.actorq.runs import learning_runs, return_losses, speedups, steps_ratio
 from quarl_nb.report.findings import NOT_MEASURED, Finding, Verdict
 from quarl_nb.report.losses import percent
-from quarl_nb.report.paper import published
-from quarl_nb.report.stats import ALPHA, MARGIN, Interval, holm
+from quarl_nb.report.pvalues import holm
+from quarl_nb.report.stats import ALPHA, MARGIN, Interval
 
 RESAMPLES = 2000
 
@@ -32,9 +41,10 @@ def speedup_above(
     if rows.empty:
         return NOT_MEASURED
     low, high = rows["speedup_torch_low"], rows["speedup_torch_high"]
-    verdict: Verdict = "reproduced" if (low > factor).all() and not _missing(rows, algos) \
+    verdict: Verdict = "reproduced" if (low > factor).all() and not missing_tasks(rows, algos) \
         else "not reproduced" if (high < factor).any() else "inconclusive"
-    return finding(verdict, rows, _range_text(rows, algos), _least(rows, "speedup_torch"))
+    return finding(verdict, rows, _range_text(rows, algos), _least(rows, "speedup_torch"),
+                   MIN_REDRAWN_RUNS)
 
 
 def speedup_range(
@@ -51,9 +61,10 @@ def speedup_range(
     within = [row["speedup_torch_low"] <= value <= row["speedup_torch_high"]
               for row, value in ((least, low), (most, high))]  # fmt: skip
     verdict: Verdict = "inconclusive"
-    if not _missing(rows, algos):
+    if not missing_tasks(rows, algos):
         verdict = "reproduced" if all(within) else "not reproduced"
-    return finding(verdict, rows, _range_text(rows, algos), _least(rows, "speedup_torch"))
+    return finding(verdict, rows, _range_text(rows, algos), _least(rows, "speedup_torch"),
+                   MIN_REDRAWN_RUNS)
 
 
 def as_slow_as_fp32(
@@ -68,7 +79,8 @@ def as_slow_as_fp32(
     apart = (low > 1 + MARGIN) | (high < 1 - MARGIN)
     verdict: Verdict = "reproduced" if equal.all() and len(set(rows["env_id"])) == len(env_ids) \
         else "not reproduced" if apart.any() else "inconclusive"
-    return finding(verdict, rows, _range_text(rows), _least(rows, "speedup_torch"))
+    return finding(verdict, rows, _range_text(rows), _least(rows, "speedup_torch"),
+                   MIN_REDRAWN_RUNS)
 
 
 def returns_kept(
@@ -87,11 +99,11 @@ def returns_kept(
         return NOT_MEASURED
     kept = rows[f"{measure}_p_no_loss"] <= ALPHA
     lost = holm(rows[f"{measure}_p_loss"].fillna(1).tolist()) <= ALPHA
-    verdict: Verdict = "reproduced" if kept.all() and not _missing(rows) \
+    verdict: Verdict = "reproduced" if kept.all() and not missing_tasks(rows) \
         else "not reproduced" if lost.any() else "inconclusive"
     worst = rows.loc[rows[measure].idxmax()]
     text = (f"{int(kept.sum())} of {len(rows)} without loss, {int(lost.sum())} lose more than 5 %, "
-            f"on {_tasks(rows)}; largest loss {percent(worst[measure])} ({worst['task']}, "
+            f"on {tasks_told(rows)}; largest loss {percent(worst[measure])} ({worst['task']}, "
             f"{worst['precision']})")  # fmt: skip
     return finding(verdict, rows, text, interval_of(worst, measure))
 
@@ -108,7 +120,7 @@ def fewer_steps(records: pd.DataFrame, precision: str, env_ids: Sequence[str]) -
     text = "steps of fp32 over those here: " + "; ".join(
         f"{row['task']} {told(row, 'steps_ratio')}" for _, row in rows.iterrows()
     )
-    return finding(verdict, rows, text, _least(rows, "steps_ratio"))
+    return finding(verdict, rows, text, _least(rows, "steps_ratio"), MIN_REDRAWN_RUNS)
 
 
 def rare_pulls_harm(records: pd.DataFrame) -> Finding:
@@ -163,7 +175,7 @@ def rare_pulls_slower(
         else "not reproduced" if (found["ratio_high"] < 1).any() else "inconclusive"
     text = "; ".join(f"{row['task']} {told(row, 'ratio')}" for _, row in found.iterrows())
     return finding(verdict, found, f"steps at {periods[1]} over {periods[0]}: {text}",
-                    _least(found, "ratio"))  # fmt: skip
+                   _least(found, "ratio"), MIN_REDRAWN_RUNS)  # fmt: skip
 
 
 def _speedups(
@@ -182,17 +194,6 @@ def _speedups(
     return preferred(found[keep & found["speedup_torch"].notna()])
 
 
-def _missing(rows: pd.DataFrame, algos: Sequence[str] = ()) -> set[str]:
-    table = published("table2")
-    tasks = table["task"][table["algo"].isin([*algos])] if algos else table["task"]
-    return set(tasks) - set(rows["task"])
-
-
-def _tasks(rows: pd.DataFrame, algos: Sequence[str] = ()) -> str:
-    n = rows["task"].nunique()
-    return f"{n} of {n + len(_missing(rows, algos))} tasks"
-
-
 def _range_text(rows: pd.DataFrame, algos: Sequence[str] = ()) -> str:
     """Smallest and largest speed-up over fp32 of torch, then over fp32 of the same runtime."""
     parts = []
@@ -204,7 +205,7 @@ def _range_text(rows: pd.DataFrame, algos: Sequence[str] = ()) -> str:
         if "speedup_ort" in group and group["speedup_ort"].notna().any():
             parts[-1] += (f", over fp32 ORT {group['speedup_ort'].min():.2f} to "
                          f"{group['speedup_ort'].max():.2f}")
-    return "; ".join(parts) + f"; {_tasks(rows, algos)}"
+    return "; ".join(parts) + f"; {tasks_told(rows, algos)}"
 
 
 def _least(rows: pd.DataFrame, name: str) -> Interval:

@@ -16,7 +16,8 @@ from quarl_nb.report.actorq.curves import (
     reward_level,
     running_mean,
 )
-from quarl_nb.report.stats import Floats, Interval, bootstrap_weights, least_p, relative_loss
+from quarl_nb.report.compare import relative_loss
+from quarl_nb.report.stats import Floats, Interval, bootstrap_weights
 
 # The paper's actors in full precision, and those of the runtime that int8 runs in.
 BASELINES = {"torch": "fp32/torch", "ort": "fp32/onnxruntime"}
@@ -81,8 +82,8 @@ def speedups(records: pd.DataFrame, resamples: int = RESAMPLES) -> pd.DataFrame:
         speedup_torch and speedup_ort (time against either fp32 baseline) and steps_ratio (steps
         of fp32 over steps here, fp32 of torch where measured), each with _low and _high; final
         (mean return of the last window), final_loss and area_loss with _low, _high, _p_no_loss,
-        _p_loss, _p_equivalent (last return, and mean return over steps, against fp32, runs of the
-        same training seed paired); keys; profile.
+        _p_loss, _p_no_gain, _p_equivalent (last return, and mean return over steps, against fp32,
+        runs of the same training seed paired); keys; profile.
     """
     runs = learning_runs(records)
     if runs.empty:
@@ -140,12 +141,13 @@ def return_losses(
     """Loss of the last return and of the mean return over steps of `rows` against `base`.
 
     Runs of the same training seed are paired. Names: final_loss and area_loss, bare and with _low,
-    _high, _p_no_loss, _p_loss, _p_equivalent (see `stats.Loss`), none of them below what so few
-    pairs can show (`stats.least_p`: five for 5 %); NaN where there are no pairs.
+    _high, _p_no_loss, _p_loss, _p_no_gain, _p_equivalent (see `compare.Loss`: exact for so few
+    pairs, of which five can show something at 5 %); NaN where there are no pairs.
     """
     needed = ["seed", "curve_steps", "curve_returns"]
     pairs = base[needed].merge(rows[needed], on="seed", suffixes=("_base", ""))
-    parts = ("", "_low", "_high", "_p_no_loss", "_p_loss", "_p_equivalent")
+    p_values = ("p_no_loss", "p_loss", "p_no_gain", "p_equivalent")
+    parts = ("", "_low", "_high", *(f"_{p}" for p in p_values))
     found = {f"{name}{part}": float("nan")
              for name in ("final_loss", "area_loss") for part in parts}
     if pairs.empty:
@@ -156,12 +158,11 @@ def return_losses(
         y = np.array([*map(summary, pairs["curve_steps"], pairs["curve_returns"])])
         if x.mean() == 0:
             continue
-        loss = relative_loss(x, y, weights, least=least_p(len(pairs)))
+        loss = relative_loss(x, y, weights)
         found[name] = loss.interval.value
         if len(pairs) > 1:
-            found |= {f"{name}_low": loss.interval.low, f"{name}_high": loss.interval.high,
-                      f"{name}_p_no_loss": loss.p_no_loss, f"{name}_p_loss": loss.p_loss,
-                      f"{name}_p_equivalent": loss.p_equivalent}
+            found |= {f"{name}_low": loss.interval.low, f"{name}_high": loss.interval.high}
+            found |= {f"{name}_{p}": getattr(loss, p) for p in p_values}
     return found
 
 

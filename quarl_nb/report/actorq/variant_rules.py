@@ -15,7 +15,8 @@ from quarl_nb.report.actorq.tables import loss_text
 from quarl_nb.report.actorq.variants import VARIANTS, variant_rows
 from quarl_nb.report.findings import NOT_MEASURED, Finding, Verdict, keys_of
 from quarl_nb.report.losses import percent
-from quarl_nb.report.stats import ALPHA, MARGIN, holm
+from quarl_nb.report.pvalues import holm
+from quarl_nb.report.stats import ALPHA
 
 MIN_RUNS = 5
 
@@ -68,19 +69,20 @@ def some_variant_loses(records: pd.DataFrame, variants: Sequence[str]) -> Findin
 
 def noise_helps(records: pd.DataFrame, variant: str, noise: str) -> Finding:
     """Reproduced when `variant`'s mean return over the run is above that of fp32 with some
-    algorithm (Holm); not reproduced when it gains less than 5 % with all. `noise` is told beside.
+    algorithm (Holm); not reproduced when it gains less than 5 % with all. `noise` is told beside,
+    and without it nothing is decided.
     """
     rows = _rows(records, [variant], "fp32")
     if rows.empty:
         return NOT_MEASURED
     gained = holm(rows["p_area_gain"].fillna(1).tolist()) <= ALPHA
-    no_gain = (rows["area_loss_low"] > -MARGIN).all()
-    verdict: Verdict = "reproduced" if gained.any() else "not reproduced" if no_gain \
-        else "inconclusive"  # fmt: skip
+    no_gain = (rows["area_loss_p_no_gain"] <= ALPHA).all()
+    beside = _rows(records, [noise], "fp32")
+    verdict: Verdict = "inconclusive" if beside.empty else "reproduced" if gained.any() \
+        else "not reproduced" if no_gain else "inconclusive"
     text = "gain of mean return over fp32: " + "; ".join(
         f"{row['algo'].upper()} {_gain(row)}" for _, row in rows.iterrows()
     )
-    beside = _rows(records, [noise], "fp32")
     if len(beside):
         text += " (noise of that size: " + "; ".join(
             f"{row['algo'].upper()} {_gain(row)}" for _, row in beside.iterrows()) + ")"

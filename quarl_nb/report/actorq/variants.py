@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from quarl_nb.report.actorq.curves import RESAMPLES, running_mean
 from quarl_nb.report.actorq.runs import mean_return, return_losses
 from quarl_nb.report.actorq.tables import loss_text
-from quarl_nb.report.stats import bootstrap_weights, least_p, relative_loss
+from quarl_nb.report.pvalues import sign_flip_p
 from quarl_nb.report.style import BLACK, GREY, STYLE, VERMILION, NothingToDrawError, panel_grid
 
 VARIANTS = {
@@ -38,8 +38,8 @@ def variant_rows(records: pd.DataFrame, base: str = "fp32") -> pd.DataFrame:
     Returns:
         algo, env_id, width, budget.steps, profile, variant, runs; initial, final and area (means
         over runs: of the untrained policy, of the last 10 episodes, over the steps of the run);
-        final_loss and area_loss against `base`, each with _low, _high, _p_no_loss, _p_loss and
-        _p_equivalent (see `stats.Loss`; no p-value below `stats.least_p`), p_area_gain (small when
+        final_loss and area_loss against `base`, each with _low, _high, _p_no_loss, _p_loss,
+        _p_no_gain and _p_equivalent (see `compare.Loss`), p_area_gain (small when
         the mean return over the run is above that of `base`); keys.
     """
     found: list[dict[str, object]] = []
@@ -61,7 +61,7 @@ def _row(bases: pd.DataFrame, rows: pd.DataFrame) -> dict[str, object]:
     return {
         "runs": len(rows), "initial": np.mean([m[0] for m in means]),
         "final": np.mean([m[-1] for m in means]), "area": _areas(rows).mean(), **losses,
-        "p_area_gain": _p_gain(bases, rows, generator),
+        "p_area_gain": _p_gain(bases, rows),
         "keys": (*bases["key"], *rows["key"]),
     }  # fmt: skip
 
@@ -72,15 +72,13 @@ def _areas(rows: pd.DataFrame) -> pd.Series:
     return pd.Series([*areas], index=rows["seed"].to_numpy(), dtype=float)
 
 
-def _p_gain(bases: pd.DataFrame, rows: pd.DataFrame, generator: np.random.Generator) -> float:
+def _p_gain(bases: pd.DataFrame, rows: pd.DataFrame) -> float:
     """One-sided: small unless "the mean return over the run is no larger than the base's"."""
     pairs = pd.concat([_areas(bases), _areas(rows)], axis=1, join="inner")
     if len(pairs) < 2:
         return float("nan")
     base, treated = pairs.to_numpy().T
-    weights = bootstrap_weights(len(pairs), generator, RESAMPLES)
-    least = least_p(len(pairs))
-    return relative_loss(base, treated, weights, margin=0.0, least=least).p_no_loss
+    return sign_flip_p(treated - base)
 
 
 def variant_table(rows: pd.DataFrame) -> pd.DataFrame:

@@ -18,7 +18,7 @@ import pandas as pd
 
 from quarl_nb.report.actorq.curves import RESAMPLES, Redrawn, ratio, redraw
 from quarl_nb.report.actorq.runs import BASELINES, SETTING, learning_runs
-from quarl_nb.report.stats import Floats, Interval
+from quarl_nb.report.stats import Floats, Interval, mean_ratio
 
 JOULES_PER_KWH = 3.6e6
 Per = Literal["return", "million steps"]
@@ -98,8 +98,8 @@ def emissions(
     "return": until the aggregated curve first reaches 95 % of the best fp32 return, as for the time
     to reward (`actorq.runs.speedups`), but against carbon in place of time; of a part, what runs
     had spent on it by then. "million steps": of the whole run, over the environment steps it made.
-    Intervals (95 %) redraw the runs of either side and of the level together; a single run has
-    none.
+    Intervals (95 %) of the former redraw the runs of either side and of the level together, those
+    of the latter are Welch's; a single run has none.
 
     Returns:
         `SETTING`, precision, runtime, actor, runs, level, part, per; kg (CO2e; NaN where the return
@@ -114,7 +114,9 @@ def emissions(
         shared, drawn = dict(zip(SETTING, setting, strict=True)), redraw(group, resamples)
         for per, part in product(PERS, parts):
             kg = {actor: _kg(drawn, actor, part, per) for actor in drawn.actors}
-            found += [shared | {"per": per, "part": part} | _row(drawn, actor, kg) for actor in kg]
+            found += [shared | {"per": per, "part": part} | _row(drawn, actor, kg)
+                      | _ratios(drawn, actor, part, kg if per == "return" else None)
+                      for actor in kg]  # fmt: skip
     return pd.DataFrame(found)
 
 
@@ -123,12 +125,35 @@ def _kg(drawn: Redrawn, actor: str, part: str, per: Per) -> Floats:
     runs, weights = drawn.actors[actor], drawn.weights[actor]
     spent, whole = runs[f"curve_{part}_kg"], runs[f"curve_{ALL}_kg"]
     if per == "million steps":
-        return weights @ (1e6 * spent.str[-1] / runs["steps"]).to_numpy(float)
+        return weights @ _per_million_steps(runs, part)
     reached = drawn.reached(actor, f"curve_{ALL}_kg")
     if part == ALL:
         return reached
     shares = [np.interp(reached, *curves) for curves in zip(whole, spent, strict=True)]
     return np.where(np.isfinite(reached), (weights * np.transpose(shares)).sum(axis=1), np.inf)
+
+
+def _per_million_steps(runs: pd.DataFrame, part: str) -> Floats:
+    """kg CO2e of each run."""
+    return (1e6 * runs[f"curve_{part}_kg"].str[-1] / runs["steps"]).to_numpy(float)
+
+
+def _ratios(
+    drawn: Redrawn, actor: str, part: str, to_return: dict[str, Floats] | None
+) -> dict[str, float]:
+    """Both baselines' kg over this actor's: to the return where that is given, else per step."""
+    found: dict[str, float] = {}
+    for short, base in BASELINES.items():
+        if base not in drawn.actors:
+            continue
+        ours, theirs = drawn.actors[actor], drawn.actors[base]
+        if to_return:
+            ends = ratio(to_return[base], to_return[actor], min(len(ours), len(theirs)))
+        else:
+            it = mean_ratio(_per_million_steps(theirs, part), _per_million_steps(ours, part))
+            ends = [("", it.value), ("_low", it.low), ("_high", it.high)]
+        found |= {f"ratio_{short}{end}": value for end, value in ends}
+    return found
 
 
 def _row(drawn: Redrawn, actor: str, kg: dict[str, Floats]) -> dict[str, object]:
@@ -138,16 +163,13 @@ def _row(drawn: Redrawn, actor: str, kg: dict[str, Floats]) -> dict[str, object]
         "precision": first["precision"], "runtime": first["runtime"], "actor": actor,
         "runs": len(rows), "level": float(drawn.level[0]),
         "kg": float(kg[actor][0]) if np.isfinite(kg[actor][0]) else np.nan,
-        **{f"ratio_{short}{end}": value
-           for short, base in BASELINES.items() if base in kg
-           for end, value in ratio(kg[base], kg[actor], min(len(drawn.actors[base]), len(rows)))},
         "method": ", ".join(sorted(set(rows["energy.method"]))),
         "load": (rows["energy.other_cpu_s"].astype(float) / rows["wall_s"]).mean(),
         "keys": drawn.keys(actor), "profile": first["profile"],
     }  # fmt: skip
 
 
-def mean_ratio(
+def mean_saving(
     runs: pd.DataFrame, actor: str = "int8/onnxruntime", base: str = BASELINES["torch"],
     resamples: int = RESAMPLES,
 ) -> Interval:

@@ -9,16 +9,11 @@ import numpy as np
 import pandas as pd
 
 from quarl_nb.errors import QuarlError
+from quarl_nb.report.compare import Loss, paired_difference, relative_loss
 from quarl_nb.report.edge.timings import policies
 from quarl_nb.report.paper import published
-from quarl_nb.report.stats import (
-    Floats,
-    Loss,
-    bootstrap_weights,
-    paired_difference,
-    relative_loss,
-    wilson,
-)
+from quarl_nb.report.seeds import MIN_SEEDS, over_seeds, p_above
+from quarl_nb.report.stats import MARGIN, Floats, bootstrap_weights, wilson
 
 PLAIN, QAT = "minmax", "qat"  # methods; fp32 is recorded under the first
 METHODS: Mapping[str, str] = {
@@ -51,7 +46,8 @@ def published_success() -> pd.DataFrame:
 
 
 def success_rows(records: pd.DataFrame) -> pd.DataFrame:
-    """One row a policy, precision and method; trainings with quantization (seeds) are pooled.
+    """One row a policy, precision and method; trainings with quantization (seeds) are pooled, and
+    three or more of them judged by how they differ, not by their episodes.
 
     Args:
         records: those of the study `navigation`; others are left out.
@@ -60,8 +56,8 @@ def success_rows(records: pd.DataFrame) -> pd.DataFrame:
         policy (of Table 6, and `STOPPED` if it learned no more than the published success),
         network, precision, method, kernel (the narrowest that holds it), trainings, episodes,
         success with low and high (95 %, Wilson), crash and timeout (rates), fall (fp32 minus
-        this, over common episodes) with fall_low and fall_high (95 %, paired bootstrap),
-        p_no_loss and p_loss (of 5 % of the fp32 rate), keys, profile.
+        this, over common episodes) with fall_low and fall_high (95 %, paired bootstrap, over
+        trainings Student's t), p_no_loss and p_loss (of 5 % of the fp32 rate), keys, profile.
 
     Raises:
         QuarlError: two precisions of a policy flew different episodes.
@@ -152,6 +148,8 @@ def _fall(
         if seeds != full["seeds"]:
             raise QuarlError(f"{full.name}: {group['precision'].iloc[0]} and fp32 flew different "
                              "episodes; run both on the same")  # fmt: skip
+    if len(group) >= MIN_SEEDS:
+        return _fall_over_trainings(group, np.asarray(full["success"], float))
     base, ours = np.tile(np.asarray(full["success"], float), len(group)), _pooled(group["success"])
     at = str(full.name), len(base)
     if at not in weights:
@@ -160,6 +158,14 @@ def _fall(
     fall, loss = paired_difference(base, ours, weights[at]), relative_loss(base, ours, weights[at])
     return {"fall": fall.value, "fall_low": fall.low, "fall_high": fall.high,
             "p_no_loss": loss.p_no_loss, "p_loss": loss.p_loss}  # fmt: skip
+
+
+def _fall_over_trainings(group: pd.DataFrame, base: Floats) -> dict[str, float]:
+    falls = np.array([(base - np.asarray(flown, float)).mean() for flown in group["success"]])
+    found, margin = over_seeds(falls.tolist()), MARGIN * base.mean()
+    return {"fall": found.value, "fall_low": found.low, "fall_high": found.high,
+            "p_no_loss": p_above((-falls).tolist(), -margin),
+            "p_loss": p_above(falls.tolist(), margin)}  # fmt: skip
 
 
 def _pooled(episodes: pd.Series) -> Floats:

@@ -9,10 +9,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from quarl_nb.report.compare import paired_difference
 from quarl_nb.report.losses import paired_losses, policy_label
 from quarl_nb.report.ptq.rules import losses_at
 from quarl_nb.report.ptq.sweet_spots import Widths, sweet_spot_table, widths_of
-from quarl_nb.report.stats import ALPHA, MARGIN, paired_difference, percentile_interval
+from quarl_nb.report.stats import ALPHA, MARGIN, percentile_interval
 from quarl_nb.report.style import (
     BLUE,
     CYCLE,

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from quarl_nb.report.findings import MIN_EPISODES, NOT_MEASURED, Finding, Verdict, keys_of
 from quarl_nb.report.losses import paired_losses, percent, ptq_records
-from quarl_nb.report.stats import ALPHA, Interval, holm
+from quarl_nb.report.pvalues import holm
+from quarl_nb.report.stats import ALPHA, Interval
 from quarl_nb.report.untrained import fp32_never_learned, leave_out, none_learned
 
 

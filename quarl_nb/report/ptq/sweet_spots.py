@@ -14,18 +14,11 @@ from itertools import combinations
 import numpy as np
 import pandas as pd
 
+from quarl_nb.report.compare import best_of_many
 from quarl_nb.report.findings import MIN_EPISODES, NOT_MEASURED, Finding, Verdict, keys_of
 from quarl_nb.report.losses import bits_of, ptq_records, returns_of, trajectories_of
-from quarl_nb.report.stats import (
-    ALPHA,
-    MARGIN,
-    Floats,
-    Interval,
-    best_of_many,
-    bootstrap_weights,
-    holm,
-    least_p,
-)
+from quarl_nb.report.pvalues import holm, least_p
+from quarl_nb.report.stats import ALPHA, MARGIN, Floats, Interval, bootstrap_weights
 from quarl_nb.report.untrained import fp32_never_learned, leave_out, none_learned
 
 MIN_WIDTHS = 3

@@ -1,7 +1,8 @@
 """The rules of the claims on quantization-aware training, over training seeds.
 
 A policy whose fp32 never learned (`untrained.never_learned`) loses nothing by quantization and
-counts for no claim of "no loss"; for one of "better", it counts where its QAT did learn.
+counts for no claim of "no loss"; for one of "better", it counts where its QAT did learn. Nor does
+one count there that earns the same either way with every seed, as at the most its task gives.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import pandas as pd
 
 from quarl_nb.report.findings import MIN_EPISODES, NOT_MEASURED, Finding, Verdict, keys_of
 from quarl_nb.report.losses import percent
+from quarl_nb.report.pvalues import holm
 from quarl_nb.report.qat.gains import (
     FP32,
     W8A8,
@@ -25,7 +27,7 @@ from quarl_nb.report.qat.gains import (
     trainings,
 )
 from quarl_nb.report.seeds import MIN_SEEDS
-from quarl_nb.report.stats import ALPHA, Interval, holm
+from quarl_nb.report.stats import ALPHA, Interval
 from quarl_nb.report.untrained import leave_out, never_learned, none_learned
 
 # Of one policy, at the most that its environment gives perhaps, nothing follows for QAT in general.
@@ -101,10 +103,11 @@ def qat_beats_ptq(
     (table,), left_out = _decidable([found], unlearned)
     if table.empty:
         return _nothing([found], unlearned)
+    table, tied = _without_ties(table)
     better = (table["p_gain"] <= ALPHA).to_numpy()
     same = holm(table["p_no_gain"].tolist()) <= ALPHA
     text = (f"QAT earns more than PTQ in {better.sum()} of {len(table)} policies, "
-            f"certainly not by 5 % in {same.sum()}{left_out}")  # fmt: skip
+            f"certainly not by 5 % in {same.sum()}{left_out}{tied}")  # fmt: skip
     if precision == "affine8":
         text += _beside_w8a8(gains(rows, way, ptq(W8A8)), set(table["policy"]))
     return _decide(table, bool(better.all()), bool(same.any()), text, min_policies)
@@ -123,10 +126,11 @@ def qat_beats_fp32(
     (table,), left_out = _decidable([found], unlearned)
     if table.empty:
         return _nothing([found], unlearned)
+    table, tied = _without_ties(table)
     better = holm(table["p_gain"].tolist()) <= ALPHA
     same = holm(table["p_no_gain"].tolist()) <= ALPHA
     text = (f"QAT earns more than fp32 in {better.sum()} of {len(table)} policies, "
-            f"certainly not by 5 % in {same.sum()}{left_out}")  # fmt: skip
+            f"certainly not by 5 % in {same.sum()}{left_out}{tied}")  # fmt: skip
     half = len(table) / 2
     return _decide(table, better.sum() > half, same.sum() >= half, text, min_policies)
 
@@ -156,6 +160,18 @@ def _decidable(
     if len(few):
         left_out += f" (too few training seeds to count: {', '.join(few)})"
     return [table[~table["policy"].isin(few)].reset_index(drop=True) for table in tables], left_out
+
+
+def _without_ties(table: pd.DataFrame) -> tuple[pd.DataFrame, str]:
+    """`gains` without policies that gain exactly nothing with every seed, and their names.
+
+    Where all do, all stay: their p-values decide nothing.
+    """
+    tied = (table["low"] == 0) & (table["high"] == 0)
+    if not tied.any() or tied.all():
+        return table, ""
+    names = ", ".join(table["policy"][tied])
+    return table[~tied].reset_index(drop=True), f" (the same return either way: {names})"
 
 
 def _nothing(tables: Sequence[pd.DataFrame], unlearned: set[str]) -> Finding:

@@ -1,0 +1,140 @@
+"""Returns of quantized policies against those of a reference, over the same episodes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from quarl_nb.errors import QuarlError
+from quarl_nb.report.pvalues import FEW, share, sign_flip_p
+from quarl_nb.report.stats import ALPHA, MARGIN, Floats, Interval, Labels, percentile_interval
+
+
+def paired_difference(x: Floats, y: Floats, weights: Floats, confidence: float = 0.95) -> Interval:
+    """Mean of x - y over common episode seeds (shape [episodes] each), by paired bootstrap.
+
+    Raises:
+        QuarlError: x and y have not the same episodes.
+    """
+    _check_paired(x, y)
+    difference = np.asarray(x, float) - np.asarray(y, float)
+    return percentile_interval(float(difference.mean()), weights @ difference, confidence)
+
+
+@dataclass(frozen=True)
+class Loss:
+    """Relative loss (reference - treatment) / |reference| of mean returns, from paired episodes.
+
+    `interval` is the 95 % one, `tost` the 90 % one (two one-sided tests at 5 %).
+    `p_no_loss` tests "loses the margin or more", `p_loss` tests "loses at most the margin",
+    `p_no_gain` tests "gains the margin or more"; each p-value is small when its hypothesis fails.
+    """
+
+    interval: Interval
+    tost: Interval
+    p_no_loss: float
+    p_loss: float
+    p_no_gain: float
+
+    @property
+    def p_equivalent(self) -> float:
+        """The two one-sided tests: small when the loss is within the margin on both sides."""
+        return max(self.p_no_loss, self.p_no_gain)
+
+
+def relative_loss(
+    reference: Floats, treatment: Floats, weights: Floats, margin: float = MARGIN,
+    clusters: Labels | None = None,
+) -> Loss:
+    """The loss of `treatment` against `reference`, shape [episodes] each, over common seeds.
+
+    The reference's mean is redrawn with the differences, so a reference near zero widens the
+    interval instead of inventing precision. The p-values of few independent episodes are exact
+    (`sign_flip_p` of the differences less the margin), those of more the bootstrap's.
+
+    Args:
+        weights: `bootstrap_weights` of the episodes.
+        margin: what counts as no loss, a fraction of |mean reference|.
+        clusters: which episodes depend on one another, as `bootstrap_weights` takes them.
+
+    Raises:
+        QuarlError: not the same episodes, or the reference's mean return is 0.
+    """
+    _check_paired(reference, treatment)
+    x, y = np.asarray(reference, float), np.asarray(treatment, float)
+    if x.mean() == 0:
+        raise QuarlError("relative loss is undefined: the mean fp32 return is 0")
+    base = weights @ x
+    base[base == 0] = np.finfo(float).tiny
+    draws = (weights @ (x - y)) / np.abs(base)
+    value = float((x - y).mean() / abs(x.mean()))
+    labels = np.arange(len(x)) if clusters is None else clusters
+    if labels.max() < FEW:
+        loss, room = (np.bincount(labels, part) for part in (x - y, np.sign(x.mean()) * x))
+        p = [sign_flip_p(margin * room - loss), sign_flip_p(loss - margin * room),
+             sign_flip_p(margin * room + loss)]  # fmt: skip
+    else:
+        p = [share(draws >= margin), share(draws <= margin), share(draws <= -margin)]
+    return Loss(
+        percentile_interval(value, draws, 0.95), percentile_interval(value, draws, 1 - 2 * ALPHA),
+        p_no_loss=p[0], p_loss=p[1], p_no_gain=p[2],
+    )
+
+
+@dataclass(frozen=True)
+class BestOfMany:
+    """Gains of many treatments over one reference, corrected for looking at all of them.
+
+    Arrays of shape [treatments]; `low` and `high` are one-sided bounds that hold for all
+    treatments at once (95 % each), and `p_values` are adjusted for all of them.
+    """
+
+    gain: Floats
+    low: Floats
+    high: Floats
+    p_values: Floats
+
+    @property
+    def best(self) -> int:
+        """The treatment with the largest corrected lower bound."""
+        return int(np.argmax(self.low))
+
+    @property
+    def p_value(self) -> float:
+        """Of `best`."""
+        return float(self.p_values[self.best])
+
+
+def best_of_many(
+    reference: Floats, treatments: Floats, weights: Floats, alpha: float = ALPHA,
+    least: float = 0.0,
+) -> BestOfMany:
+    """Simultaneous bounds for the gains, from the bootstrap maximum of studentized differences.
+
+    Single-step max-t of Westfall & Young 1993; the paired episodes keep the treatments'
+    correlation, so the correction is no larger than it must be. `alpha` is one-sided.
+
+    Args:
+        reference: returns, shape [episodes].
+        treatments: returns over the same episodes, shape [treatments, episodes].
+        weights: `bootstrap_weights` of the episodes.
+        least: no p-value is smaller (`least_p` of the independent episodes).
+    """
+    gains = np.asarray(treatments, float) - np.asarray(reference, float)
+    mean = gains.mean(axis=1)
+    error = gains.std(axis=1, ddof=1) / np.sqrt(gains.shape[1])
+    # A treatment that differs by a constant has no error: its bound is its mean.
+    scale = np.where(error > 0, error, 1.0)
+    centred = ((weights @ gains.T) - mean) / scale
+    top = centred.max(axis=1)
+    radius = np.quantile(top, 1 - alpha) * error
+    radius_above = np.quantile((-centred).max(axis=1), 1 - alpha) * error
+    observed = np.where(error > 0, mean / scale, np.where(mean > 0, np.inf, 0.0))
+    p_values = np.array([max(least, share(top >= each)) for each in observed])
+    return BestOfMany(mean, mean - radius, mean + radius_above, p_values)
+
+
+def _check_paired(x: Floats, y: Floats) -> None:
+    if np.shape(x) != np.shape(y) or np.ndim(x) != 1:
+        raise QuarlError(f"returns are not of the same episodes: {np.shape(x)} and {np.shape(y)}")

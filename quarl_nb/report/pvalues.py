@@ -1,0 +1,64 @@
+"""p-values: of few differences exactly, of many by resampling, and corrected for many tests."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quarl_nb.report.stats import Floats
+
+FEW = 12  # independent differences, up to which `sign_flip_p` is worth its 2^n signs
+
+
+def least_p(clusters: int) -> float:
+    """The smallest one-sided p-value that this many independent differences can give.
+
+    That of the sign test when all agree. A bootstrap over four games that agree has no spread,
+    and would be certain of what four games cannot show.
+    """
+    return 0.5**clusters
+
+
+def sign_flip_p(differences: NDArray[np.floating]) -> float:
+    """One-sided p-value of "the differences lie symmetrically around 0": small where their mean is
+    above.
+
+    Fisher's randomization test over all 2^n signs of n independent differences (n at most `FEW`):
+    exact, where a bootstrap of few pairs is too certain (of eight, three times as often as it
+    says).
+    """
+    x = np.asarray(differences, float)
+    signs = 1 - 2 * (np.arange(2 ** len(x))[:, None] >> np.arange(len(x)) & 1)
+    rounding = 1e-9 * np.abs(x).sum()
+    return float(np.mean(signs @ x >= x.sum() - rounding))
+
+
+def permutation_p(
+    x: Floats, y: Floats, generator: np.random.Generator, resamples: int = 999
+) -> float:
+    """One-sided p-value of "x and y are draws of the same": small where x has the higher mean.
+
+    Fisher's permutation test: shape [n] and [m], in [m + n over n] orders at the most, so that
+    few values are enough where they stand out, and no spread is assumed.
+    """
+    pooled = np.concatenate([x, y])
+    orders = generator.permuted(np.tile(pooled, (resamples, 1)), axis=1)
+    least = np.mean(x) - 1e-9 * max(1.0, float(np.abs(pooled).max()))  # ties, but for rounding
+    return share(orders[:, : len(x)].mean(axis=1) >= least)
+
+
+def share(hits: NDArray[np.bool_]) -> float:
+    """Share of bootstrap draws, with the observed sample counted so that it is never 0."""
+    return float((hits.sum() + 1) / (len(hits) + 1))
+
+
+def holm(p_values: Sequence[float]) -> Floats:
+    """Holm's step-down adjusted p-values, in the given order (family-wise error)."""
+    p = np.asarray(p_values, float)
+    order = np.argsort(p)
+    stepped = np.maximum.accumulate(p[order] * np.arange(len(p), 0, -1))
+    adjusted = np.empty_like(p)
+    adjusted[order] = np.minimum(stepped, 1)
+    return adjusted
