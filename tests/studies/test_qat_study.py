@@ -90,6 +90,19 @@ def test_cells_are_every_way_of_training_once():
     assert [("ptq" in budget) for _, budget in found[:6]] == [True, True] + 4 * [False]
 
 
+def test_cheap_policies_have_more_seeds_of_what_is_compared():
+    found = cells(
+        policies=[PPO, "a2c-CartPole-v1"], precisions=["fp32", "affine4"], lsq=["affine4"],
+        regularizers=["noise4"], regularized=[PPO], seeds=[0], replicated=[PPO], more_seeds=[3, 4],
+    )  # fmt: skip
+    seeds = [(c["precision"], c["method"], c["regularizer"], c["seed"]) for c, _ in found
+             if c["policy"] == PPO]  # fmt: skip
+    assert seeds == [*(("fp32", "none", "none", s) for s in (0, 3, 4)),
+                     *(("affine4", "minmax", "none", s) for s in (0, 3, 4)),
+                     ("affine4", "lsq", "none", 0), ("fp32", "none", "noise4", 0)]  # fmt: skip
+    assert {c["seed"] for c, _ in found if c["policy"] != PPO} == {0}
+
+
 def test_a_run_is_no_longer_than_its_recipe_and_atari_has_one_seed_and_thirty_episodes():
     (_, long), *_ = cells(max_timesteps=10**9)
     assert long["timesteps"] == get_recipe(PPO).timesteps == 2 * long["quant_delay"]
