@@ -252,30 +252,38 @@ def test_errors_are_named_and_a_cluster_that_was_there_goes_on(small_dqn, counte
 
 
 SCRIPT = """
-    import signal
+    import signal, sys
+    from pathlib import Path
     from stable_baselines3 import DQN
-    from quarl_nb.actorq import ActorQ
+    from quarl_nb.actorq import ActorQ, Saving
 
     if __name__ == "__main__":
         signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in background jobs
         model = DQN("MlpPolicy", "CartPole-v1", learning_starts=20, batch_size=8, seed=0,
                     buffer_size=5000, policy_kwargs=dict(net_arch=[8]), device="cpu")
-        result = ActorQ(model, n_actors=2, engine="ray").learn(
-            10**6, progress_bar=False, on_message=lambda result: print(result.steps, flush=True))
+        saving = Saving(checkpoint=Path(sys.argv[1]), checkpoint_every_s=0.2)
+        result = ActorQ(model, n_actors=2, engine="ray", saving=saving).learn(
+            int(sys.argv[2]), progress_bar=False,
+            on_message=lambda result: print(result.steps, flush=True))
         print(result.stopped, len(result.episodes) > 0)
 """
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGKILL])
-def test_a_stopped_or_killed_driver_leaves_nothing_of_its_own_cluster(tmp_path, ending):
-    script = tmp_path / "script.py"
+def test_a_stopped_or_killed_driver_leaves_no_cluster_and_resumes(tmp_path, ending):
+    script, checkpoint = tmp_path / "script.py", tmp_path / "run.pt"
     script.write_text(textwrap.dedent(SCRIPT))
-    driver = subprocess.Popen(
-        [sys.executable, str(script)], stdout=subprocess.PIPE, text=True, start_new_session=True
-    )
+
+    def start(steps):
+        command = [sys.executable, str(script), str(checkpoint), str(steps)]
+        return subprocess.Popen(
+            command, stdout=subprocess.PIPE, text=True, start_new_session=True
+        )
+
+    driver = start(10**6)
     try:
-        while int(driver.stdout.readline()) < 1000:
+        while not checkpoint.exists() or int(driver.stdout.readline()) < 1000:
             assert driver.poll() is None
         started = tagged()
         assert len(started) > 5
@@ -287,3 +295,6 @@ def test_a_stopped_or_killed_driver_leaves_nothing_of_its_own_cluster(tmp_path, 
         driver.kill()
         driver.communicate()
     assert not psutil.wait_procs(started, timeout=GONE_S)[1]
+    again = start(3000)
+    first, *_, last = again.communicate(timeout=120)[0].split("\n")[:-2]
+    assert again.returncode == 0 and int(first) > 500 and int(last) >= 3000
