@@ -9,10 +9,10 @@ from typing import Any
 
 from quarl_nb.errors import QuarlError
 from quarl_nb.rl.policies import DESCRIPTION, TENSORS, PolicyNet, load_policy
-from quarl_nb.rl.sb3 import NORMALIZATION_FILES
+from quarl_nb.rl.sb3_normalization import ANY_STATISTICS, SETTINGS
 
 PREFIX = "hub:"
-_FILES = (TENSORS, DESCRIPTION, "*.zip", *NORMALIZATION_FILES, "config.yml")
+_FILES = (TENSORS, DESCRIPTION, "*.zip", ANY_STATISTICS, SETTINGS, f"*/{SETTINGS}")
 
 # (repository, revision) -> folder with its files
 Download = Callable[[str, str | None], str]

@@ -31,8 +31,8 @@ from quarl_nb.rl.sb3_layers import (
     algorithm_of,
     build_policy,
 )
+from quarl_nb.rl.sb3_normalization import find_normalization
 
-NORMALIZATION_FILES = ("vecnormalize.pkl", "vec_normalize.pkl")
 # Names that today's Gymnasium gives to environments that old policies were trained on.
 MODERN_ENV_IDS = {
     "LunarLander-v2": "LunarLander-v3",
@@ -110,7 +110,8 @@ def policy_from_zip(
     Args:
         env_id: where it acts (default: from the name, as in ``CartPole-v1.zip``).
         activation: of the hidden layers; needed only where the zip does not tell it.
-        vecnormalize: its normalization statistics (default: the file beside the zip).
+        vecnormalize: its normalization statistics (default: the file that lies by the zip where
+            SB3's `CheckpointCallback` or the RL Zoo puts it).
 
     Raises:
         QuarlError: damaged, a zip bomb, not SB3's, unsupported, or not to be known safely.
@@ -122,7 +123,7 @@ def policy_from_zip(
         tensors = read_tensors(read_member(archive, "policy.pth", what), f"policy.pth in {what}")
     trained_on = env_id_in(path)
     env_id = env_id or (trained_on and MODERN_ENV_IDS.get(trained_on, trained_on))
-    normalization = _normalization_of(path, vecnormalize)
+    normalization = read_vecnormalize(vecnormalize) if vecnormalize else find_normalization(path)
     provenance = {"file": path.name, "trained_on": trained_on}
     try:
         acting = _acting_of(data, tensors, env_id, activation)
@@ -240,17 +241,3 @@ def _read_json(payload: bytes, what: str) -> dict[str, Any]:
     if not isinstance(data, dict):
         raise QuarlError(f"'data' in {what} is not a JSON object")
     return data
-
-
-def _normalization_of(path: Path, given: str | Path | None) -> ObsNormalization | None:
-    beside = [path.parent / name for name in NORMALIZATION_FILES]
-    found = Path(given) if given else next((file for file in beside if file.exists()), None)
-    if found is not None:
-        return read_vecnormalize(found)
-    config = path.with_name("config.yml")
-    text = config.read_text(errors="replace") if config.exists() else ""
-    # The RL Zoo's settings, as YAML pairs: `- normalize` and on the next line `- true`.
-    stated = re.search(r"\bnormalize(?::\s*|\s*\n\s*-\s*)(\S.*)", text)
-    if stated and stated[1] != "false" and "'norm_obs': False" not in stated[1].replace("''", "'"):
-        raise QuarlError(f"'{path}' was trained on normalized observations: give vecnormalize=...")
-    return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from fnmatch import fnmatch
 from pathlib import Path
 
 import huggingface_hub
@@ -65,6 +66,8 @@ def test_load_policy_downloads_only_what_it_reads(
     monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot)
     assert load_policy(SOURCE).spec.env_id == "CartPole-v1"
     assert "*.zip" in patterns and "*" not in patterns
+    for read in ("vec_normalize.pkl", "a/vecnormalize.pkl", "config.yml", "a/config.yml"):
+        assert any(fnmatch(read, pattern) for pattern in patterns), read
 
 
 def test_failures_are_one_line(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

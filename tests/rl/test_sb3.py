@@ -18,6 +18,7 @@ import sb3_contrib
 import stable_baselines3 as sb3
 import torch
 from stable_baselines3.common.base_class import BaseAlgorithm
+from stable_baselines3.common.callbacks import CheckpointCallback
 from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 from torch import nn
@@ -164,11 +165,18 @@ def test_the_fast_cnn_is_an_ordinary_one() -> None:
     assert_same(PolicyNet.from_sb3(fast), stock, observations(stock))
 
 
-def test_normalization_is_the_first_step(tmp_path: Path) -> None:
+@pytest.fixture
+def normalized() -> BaseAlgorithm:
+    """In an environment with `VecNormalize`."""
     env = VecNormalize(DummyVecEnv([lambda: gym.make(PENDULUM)]), clip_obs=1.5)
     model = sb3.A2C("MlpPolicy", env, device="cpu")
     perturb(model)
     model.learn(200)
+    return model
+
+
+def test_normalization_is_the_first_step(normalized: BaseAlgorithm, tmp_path: Path) -> None:
+    model, env = normalized, normalized.get_vec_normalize_env()
     model.save(tmp_path / "model.zip")
     env.save(str(tmp_path / "vecnormalize.pkl"))
     obs = observations(model)
@@ -180,15 +188,69 @@ def test_normalization_is_the_first_step(tmp_path: Path) -> None:
     assert PolicyNet.from_sb3(model).spec.env_id == PENDULUM
 
 
+@pytest.mark.parametrize(
+    ("file", "statistics"),
+    [
+        # The RL Zoo's folder of a run, and one that was renamed.
+        ("Pendulum-v1_1/Pendulum-v1.zip", "Pendulum-v1_1/Pendulum-v1/vecnormalize.pkl"),
+        ("Pendulum-v1_1/best_model.zip", "Pendulum-v1_1/Pendulum-v1/vecnormalize.pkl"),
+        ("Pendulum-v1_1/rl_model_9_steps.zip", "Pendulum-v1_1/Pendulum-v1/vecnormalize.pkl"),
+        ("renamed/best_model.zip", "renamed/Pendulum-v1/vecnormalize.pkl"),
+        ("run/rl_model_9_steps.zip", "run/rl_model_vecnormalize_9_steps.pkl"),
+    ],
+)
+def test_normalization_is_found(
+    file: str, statistics: str, normalized: BaseAlgorithm, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    (tmp_path / statistics).parent.mkdir(parents=True)
+    normalized.save(tmp_path / file)
+    normalized.get_vec_normalize_env().save(str(tmp_path / statistics))
+    assert load_policy(tmp_path / file).spec.layers[0].kind == "normalize"
+    monkeypatch.chdir((tmp_path / file).parent)
+    assert load_policy(Path(file).name).spec.layers[0].kind == "normalize"
+
+
+def test_each_checkpoint_has_its_own_normalization(
+    normalized: BaseAlgorithm, tmp_path: Path
+) -> None:
+    normalized.learn(20, CheckpointCallback(10, str(tmp_path), save_vecnormalize=True))
+    nets = [load_policy(tmp_path / f"rl_model_{steps}_steps.zip") for steps in (10, 20)]
+    means = [net.layers[0].mean for net in nets]
+    assert not torch.equal(*means)
+    assert np.array_equal(means[1], normalized.get_vec_normalize_env().obs_rms.mean)
+    normalized.save(tmp_path / "best_model.zip")  # of which of the two?
+    with pytest.raises(QuarlError, match="'rl_model_vecnormalize_10_steps.pkl' .* vecnormalize="):
+        load_policy(tmp_path / "best_model.zip")
+    given = tmp_path / "rl_model_vecnormalize_10_steps.pkl"
+    net = policy_from_zip(tmp_path / "best_model.zip", vecnormalize=given)
+    assert torch.equal(net.layers[0].mean, means[0])
+
+
+def test_normalization_of_another_model_is_not_taken(
+    normalized: BaseAlgorithm, tmp_path: Path
+) -> None:
+    (tmp_path / "other").mkdir()
+    normalized.get_vec_normalize_env().save(str(tmp_path / "other" / "vecnormalize.pkl"))
+    normalized.save(tmp_path / "model.zip")
+    assert load_policy(tmp_path / "model.zip").spec.layers[0].kind == "flatten"
+
+
+NORMALIZING = ("- - - normalize\n    - true\n", "normalize: true", "- normalize\n - {'a': 1}")
+
+
 def test_missing_normalization_is_not_passed_over(tmp_path: Path) -> None:
     MODELS["dqn"]().save(tmp_path / "CartPole-v1.zip")
-    for stated in ("- - - normalize\n    - true\n", "normalize: true", "- normalize\n - {'a': 1}"):
-        (tmp_path / "config.yml").write_text(stated)
-        with pytest.raises(QuarlError, match="give vecnormalize="):
-            load_policy(tmp_path / "CartPole-v1.zip")
-    for stated in ("normalize: false", "- - normalize_advantage\n    - true", "gamma: 0.9"):
-        (tmp_path / "config.yml").write_text(stated)
-        assert load_policy(tmp_path / "CartPole-v1.zip").spec.env_id == CARTPOLE
+    (tmp_path / "CartPole-v1").mkdir()
+    for folder in (tmp_path, tmp_path / "CartPole-v1"):
+        config = folder / "config.yml"
+        for stated in NORMALIZING:
+            config.write_text(stated)
+            with pytest.raises(QuarlError, match="give vecnormalize="):
+                load_policy(tmp_path / "CartPole-v1.zip")
+        for stated in ("normalize: false", "- - normalize_advantage\n    - true", "gamma: 0.9"):
+            config.write_text(stated)
+            assert load_policy(tmp_path / "CartPole-v1.zip").spec.env_id == CARTPOLE
 
 
 @pytest.mark.parametrize(
