@@ -59,6 +59,7 @@ def train(
     model.set_random_seed(seed + progress.timesteps)
     remaining = recipe.timesteps - progress.timesteps
     monitor = _Monitor(recipe, run_dir, progress, seed, deadline, show_bar)
+    monitor.init_callback(model)  # `learn` does so too, but not where no steps remain
     callbacks: list[BaseCallback] = [monitor]
     if recipe.curriculum:
         callbacks.append(CurriculumCallback(recipe.curriculum, progress.stages))
@@ -90,7 +91,7 @@ class _Monitor(BaseCallback):
     ) -> None:  # fmt: skip
         super().__init__()
         self.recipe, self.run_dir, self.progress, self.seed = recipe, run_dir, progress, seed
-        self.deadline = deadline
+        self.deadline, self.num_timesteps = deadline, progress.timesteps
         self.started = time.perf_counter() - progress.wall_s
         self.next_eval = (progress.timesteps // recipe.eval_every + 1) * recipe.eval_every
         self.next_checkpoint = time.perf_counter() + CHECKPOINT_EVERY_S

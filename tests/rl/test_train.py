@@ -55,6 +55,17 @@ def test_a_stopped_run_continues_where_it_was(tmp_path):
     assert training.train(recipe, tmp_path).timesteps == resumed.timesteps
 
 
+@pytest.mark.parametrize("recipe_steps", [600, 300], ids=["at its last step", "past a new recipe"])
+def test_a_run_without_steps_left_still_gets_its_last_evaluation(tmp_path, recipe_steps):
+    model = make_model(short("ppo-CartPole-v1"), seed=0)
+    save_checkpoint(tmp_path / "checkpoint.pt", model, Progress(timesteps=600))
+    progress = training.train(short("ppo-CartPole-v1", timesteps=recipe_steps), tmp_path)
+    assert progress.done and progress.timesteps == progress.best_timesteps == 600
+    (_, row) = (tmp_path / "progress.csv").read_text().splitlines()
+    assert row.startswith("600,")
+    assert load_policy(tmp_path / "best").spec.provenance["timesteps"] == 600
+
+
 def test_training_stops_at_its_target_return(tmp_path):
     progress = training.train(short("ppo-CartPole-v1", target_return=-1.0), tmp_path)
     assert progress.done
