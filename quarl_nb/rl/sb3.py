@@ -170,6 +170,8 @@ def _acting_of(
 def _check_known(module: str, extractor: str | None) -> None:
     if module.split(".")[0] not in _KNOWN_PACKAGES:
         raise QuarlError(f"unsupported: a custom policy class, from '{module}'")
+    if "maskable" in module:  # its tensors alone look like those of PPO
+        raise QuarlError("unsupported: action masks of sb3-contrib (MaskablePPO)")
     if extractor is not None and extractor not in _KNOWN_EXTRACTORS:
         raise QuarlError(
             f"unsupported features extractor '{extractor}'; known: FlattenExtractor, NatureCNN"

@@ -266,6 +266,15 @@ def test_environment_from_the_name(path: str, env_id: str | None) -> None:
     assert env_id_in(Path(path)) == env_id
 
 
+class Masked(Frames):
+    """Says which actions are allowed, as MaskablePPO wants to know."""
+
+    observation_space = gym.spaces.Box(-1.0, 1.0, (3,), np.float32)
+
+    def action_masks(self) -> np.ndarray:
+        return np.ones(5, bool)
+
+
 class Doubling(BaseFeaturesExtractor):
     """Has no tensors, and yet changes what the network sees."""
 
@@ -282,6 +291,7 @@ class Custom(sb3.common.policies.ActorCriticPolicy):
 
 UNSUPPORTED: dict[str, Callable[[], BaseAlgorithm]] = {
     "RecurrentPPO": lambda: sb3_contrib.RecurrentPPO("MlpLstmPolicy", CARTPOLE, device="cpu"),
+    "action masks": lambda: sb3_contrib.MaskablePPO("MlpPolicy", Masked(), device="cpu"),
     "unsupported layers": lambda: sb3_contrib.CrossQ("MlpPolicy", PENDULUM, **OFF),
     "features extractor 'Doubling'": lambda: sb3.PPO(
         "MlpPolicy", CARTPOLE, **kwargs(features_extractor_class=Doubling)
