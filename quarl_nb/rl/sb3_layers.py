@@ -106,7 +106,8 @@ def algorithm_of(tensors: Tensors, settings: Mapping[str, Any]) -> str:
 
     if has("lstm_actor."):
         raise QuarlError("unsupported: recurrent policies of sb3-contrib (RecurrentPPO)")
-    if has("actor.latent_pi.") or "actor.log_std.weight" in tensors:
+    # Without hidden layers there is no latent_pi; log_std is a layer, or with gSDE a parameter.
+    if has("actor.latent_pi.") or has("actor.log_std"):
         return "tqc" if "top_quantiles_to_drop_per_net" in settings else "sac"
     if "critic.atoms" in tensors:
         return "d4pg"

@@ -94,6 +94,12 @@ MODELS: dict[str, Callable[[], BaseAlgorithm]] = {
     "sac gSDE": lambda: sb3.SAC(
         "MlpPolicy", PENDULUM, use_sde=True, buffer_size=10, **kwargs(clip_mean=0.05)
     ),
+    "sac gSDE linear": lambda: sb3.SAC(
+        "MlpPolicy", PENDULUM, use_sde=True, buffer_size=10, **kwargs(net_arch=[], clip_mean=0.05)
+    ),
+    "tqc gSDE linear": lambda: sb3_contrib.TQC(
+        "MlpPolicy", PENDULUM, use_sde=True, buffer_size=10, **kwargs(net_arch=[], clip_mean=0.05)
+    ),
     "trpo": lambda: sb3_contrib.TRPO("MlpPolicy", PENDULUM, device="cpu"),
     "qrdqn": lambda: sb3_contrib.QRDQN("MlpPolicy", CARTPOLE, **OFF),
     "tqc": lambda: sb3_contrib.TQC("MlpPolicy", PENDULUM, **OFF),
