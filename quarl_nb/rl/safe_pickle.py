@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import lzma
 import pickle
+import struct
 import warnings
 import zipfile
 import zlib
@@ -15,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from quarl_nb.errors import QuarlError
+from quarl_nb.errors import QuarlError, one_line
 
 MAX_PICKLE_BYTES = 64 << 20
 MAX_ZIP_BYTES = 1 << 30
@@ -25,7 +26,7 @@ _NUMERIC = ("numpy.core.numeric", "numpy._core.numeric")
 _INERT_PACKAGES = ("stable_baselines3", "sb3_contrib", "gym", "gymnasium")
 _DAMAGE = (
     pickle.UnpicklingError, EOFError, AttributeError, IndexError, KeyError, TypeError,
-    ValueError, OverflowError, MemoryError, RecursionError,
+    ValueError, OverflowError, MemoryError, RecursionError, AssertionError, struct.error,
 )
 _ZIP_DAMAGE = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, RuntimeError, OSError)
 
@@ -126,7 +127,8 @@ class _Unpickler(pickle._Unpickler):  # type: ignore[name-defined, misc]  # abse
             if module.split(".")[0] not in _INERT_PACKAGES and not module.startswith(
                 "numpy.random."
             ):
-                raise QuarlError(f"it asks for '{module}.{name}', which could run code: refused")
+                asked = f"{module}.{name}"
+                raise QuarlError(f"it asks for {asked!r}, which could run code: refused")
             admitted = _Inert
         # A fresh subclass each time: a pickle may write to what it is given.
         return type(admitted.__name__, (admitted,), {})
@@ -148,7 +150,7 @@ def read_pickle(path: str | Path) -> Any:
     except QuarlError as error:
         raise QuarlError(f"'{path}': {error}") from error
     except _DAMAGE as error:
-        raise QuarlError(f"'{path}' is damaged: {type(error).__name__}: {error}") from error
+        raise QuarlError(f"'{path}' is damaged: {one_line(error)}") from error
 
 
 def read_vecnormalize(path: str | Path) -> ObsNormalization | None:
@@ -187,13 +189,13 @@ def read_tensors(payload: bytes, what: str) -> dict[str, torch.Tensor]:
     Raises:
         QuarlError: it holds anything but named tensors, or is damaged, or too large.
     """
-    if zipfile.is_zipfile(io.BytesIO(payload)):
-        open_zip(io.BytesIO(payload), what).close()
     try:
+        if zipfile.is_zipfile(io.BytesIO(payload)):
+            open_zip(io.BytesIO(payload), what).close()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of what it then refuses, which is said below
             found = torch.load(io.BytesIO(payload), map_location="cpu", weights_only=True)
-    except (*_DAMAGE, RuntimeError, OSError) as error:
+    except (*_DAMAGE, *_ZIP_DAMAGE) as error:
         reason = " ".join(str(error).split())
         verb = "refused" if "eights only load failed" in reason else "is damaged"
         raise QuarlError(f"{what} {verb}: not plain tensors ({reason[:120]}...)") from error
@@ -214,7 +216,7 @@ def open_zip(file: str | Path | io.BytesIO, what: str) -> zipfile.ZipFile:
         archive = zipfile.ZipFile(file)
     except OSError as error:
         raise QuarlError(f"cannot read {what}: {error.strerror}") from error
-    except (zipfile.BadZipFile, ValueError, NotImplementedError) as error:
+    except (*_DAMAGE, *_ZIP_DAMAGE) as error:
         raise QuarlError(f"{what} is damaged or truncated: {error}") from error
     if sum(member.file_size for member in archive.infolist()) > MAX_ZIP_BYTES:
         archive.close()

@@ -12,7 +12,7 @@ import gymnasium as gym
 import numpy as np
 import torch
 
-from quarl_nb.errors import QuarlError
+from quarl_nb.errors import QuarlError, one_line
 from quarl_nb.rl.layers import activation_kind
 from quarl_nb.rl.policies import PolicyNet
 from quarl_nb.rl.safe_pickle import (
@@ -130,6 +130,8 @@ def policy_from_zip(
         return build_policy(acting, tensors, env_id, normalization, provenance)
     except QuarlError as error:
         raise QuarlError(f"{what}: {error}") from error
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        raise QuarlError(f"'data' in {what} is damaged: {one_line(error)}") from error
 
 
 def env_id_in(path: Path) -> str | None:

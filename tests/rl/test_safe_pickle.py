@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import pickle
+import re
 import warnings
 import zipfile
 from pathlib import Path
@@ -115,8 +116,9 @@ def test_functions_of_admitted_packages_do_not_run(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "payload",
-    [b"", b"\x80\x04", b"nonsense", b"\x80\x04r\xff\xff\xff\xff.", b"\x80\x04]q\x00(" * 50, b"N."],
-    ids=["empty", "cut", "text", "bad memo", "unfinished", "none"],
+    [b"", b"\x80\x04", b"nonsense", b"\x80\x04r\xff\xff\xff\xff.", b"\x80\x04]q\x00(" * 50, b"N.",
+     b"\x80\x04G\x00\x00", b"\x80\x04\x8c\x03o\ns\x8c\x01x\x93."],
+    ids=["empty", "cut", "text", "bad memo", "unfinished", "none", "cut number", "line break"],
 )
 def test_damaged_pickles_are_one_line(tmp_path: Path, payload: bytes) -> None:
     (tmp_path / "p.pkl").write_bytes(payload)
@@ -133,9 +135,9 @@ def test_statistics_must_be_usable(normalizer: VecNormalize, tmp_path: Path) -> 
             read_vecnormalize(tmp_path / "v.pkl")
 
 
-def saved(value: Any) -> bytes:
+def saved(value: Any, **options: bool) -> bytes:
     buffer = io.BytesIO()
-    torch.save(value, buffer)
+    torch.save(value, buffer, **options)
     return buffer.getvalue()
 
 
@@ -160,13 +162,25 @@ def test_only_named_tensors_are_admitted(value: Any) -> None:
 
 def test_damaged_and_swollen_tensors_are_refused() -> None:
     payload = saved({"w": torch.zeros(1000)})
-    for bad in (b"", payload[:200], payload[:-40], b"text"):
+    disk = payload.index(b"PK\x06\x07") + 4  # its number, of an archive on several
+    several = payload[:disk] + b"\1" + payload[disk + 1 :]
+    for bad in (b"", payload[:200], payload[:-40], b"text", several):
         with pytest.raises(QuarlError, match="^x ") as caught:
             read_tensors(bad, "x")
         assert "\n" not in str(caught.value)
     # One stored number, viewed as 2**40 of them.
     with pytest.raises(QuarlError, match="more than 1024 MiB"):
         read_tensors(saved({"w": torch.zeros(1).expand(2**20, 2**20)}), "x")
+
+
+def test_damaged_tensors_of_the_old_format_are_one_line() -> None:
+    payload = saved({"w": torch.zeros(3)}, _use_new_zipfile_serialization=False)
+    cut = [payload[:end] for end in range(len(payload))]
+    key = list(re.finditer(rb"\d{8,}", payload))[-1]  # of a storage that is then not announced
+    for bad in (*cut, payload[: key.start()] + b"x" + payload[key.start() + 1 :]):
+        with pytest.raises(QuarlError, match="^x ") as caught:
+            read_tensors(bad, "x")
+        assert "\n" not in str(caught.value)
 
 
 def test_a_zip_bomb_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -406,6 +406,30 @@ def test_damaged_zips_are_one_line(zipped: Path, tmp_path: Path) -> None:
         load_policy(tmp_path / "none.zip")
 
 
+@pytest.mark.parametrize(
+    ("key", "damage"),
+    [
+        ("action_space", {"n": None}),
+        ("action_space", {"n": "x"}),
+        ("action_space", {"n": float("inf")}),
+        ("action_space", {}),
+        ("observation_space", {"_shape": "inf"}),
+        ("policy_kwargs", {"clip_mean": [1]}),
+    ],
+)
+def test_damaged_settings_are_one_line(key: str, damage: dict[str, Any], tmp_path: Path) -> None:
+    MODELS["dqn"]().save(tmp_path / "m.zip")
+
+    def spoil(data: dict[str, Any]) -> None:
+        data[key].pop("n", None)
+        data[key].update(damage)
+
+    rewrite(tmp_path / "m.zip", spoil)
+    with pytest.raises(QuarlError, match="'data' in .*m.zip' is damaged: ") as caught:
+        load_policy(tmp_path / "m.zip")
+    assert "\n" not in str(caught.value)
+
+
 def test_nan_weights_are_named(tmp_path: Path) -> None:
     model = MODELS["dqn"]()
     with torch.no_grad():
