@@ -12,16 +12,18 @@ from quarl_nb.errors import QuarlError
 from quarl_nb.inference.engine import check_observations
 from quarl_nb.inference.payload import Payload
 from quarl_nb.inference.weights import check_finite
+from quarl_nb.quant import FixedQuantize
 from quarl_nb.rl.layers import Divide, Normalize
 from quarl_nb.rl.policies import PolicyNet
 from quarl_nb.rl.spec import PolicySpec
 
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 _INPUT_LAYERS = (Normalize, Divide)
+_UNCAST = (*_INPUT_LAYERS, FixedQuantize)  # the levels it was trained with, from a float32 scale
 
 
 def describe(net: PolicyNet, precision: str) -> tuple[bytes, dict[str, np.ndarray]]:
-    """A policy's description as JSON, and its tensors, cast but for those of its input layers.
+    """A policy's description as JSON, and its tensors, cast but for those of `_UNCAST` layers.
 
     Raises:
         QuarlError: NaN or infinite weights (named), or a recurrent policy.
@@ -32,7 +34,7 @@ def describe(net: PolicyNet, precision: str) -> tuple[bytes, dict[str, np.ndarra
     for i, layer in enumerate(net.layers):
         for name, tensor in layer.state_dict(prefix=f"{i}.").items():
             if tensor.is_floating_point():
-                if not isinstance(layer, _INPUT_LAYERS):
+                if not isinstance(layer, _UNCAST):
                     tensor = tensor.to(DTYPES[precision])
                 check_finite(tensor, f"layers.{name}", precision)
             tensors[name] = _to_numpy(tensor.detach().cpu())

@@ -106,6 +106,8 @@ class FakeQuantize(ResizingModule):
 class FixedQuantize(nn.Module):
     """Rounds inputs of any shape to the 2^bits levels of a scale and zero point that it is given.
 
+    Inputs of half precision are rounded in float32 and get their type back.
+
     Attributes:
         scale, zero_point: float32 and int32, shape [].
     """
@@ -121,7 +123,7 @@ class FixedQuantize(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         qparams = QParams(self.scale, self.zero_point, *quant_range(self.bits))
-        return dequantize(quantize(x, qparams), qparams)
+        return dequantize(quantize(x.float(), qparams), qparams).to(x.dtype)
 
 
 class TrainingQuantizer(nn.Module, ABC):

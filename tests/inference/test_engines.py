@@ -95,6 +95,18 @@ def test_torch_half_precisions_agree_with_their_simulation(precision, network):
     assert len(payload) < 0.6 * len(build_payload(net, "fp32", runtime="torch"))
 
 
+@pytest.mark.parametrize(("precision", "dtype"), [("fp16", "float16"), ("bf16", "int16")])
+def test_torch_half_precisions_run_quantized_activations(make_policy, precision, dtype):
+    quantize = ("fixed_quantize", {"bits": 4})
+    net, obs = make_policy((6,), linear(6, 8), "tanh", quantize, linear(8, 2)), normal(7, 6)
+    net.layers[2].scale.fill_(0.13)
+    net.layers[2].zero_point.fill_(0)
+    payload = build_payload(net, precision, runtime="torch")
+    np.testing.assert_allclose(open_engine(payload).run(obs), reference(net, obs), atol=0.15)
+    types = {name: array.dtype for name, array in decode(payload).tensors.items()}
+    assert (types["2.scale"], types["3.weight"]) == (np.float32, np.dtype(dtype))
+
+
 @pytest.mark.parametrize(
     ("network", "runtime", "precision"),
     [("256x3", "onnxruntime", p) for p in ("fp32", "int8", "int4")]

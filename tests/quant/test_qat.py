@@ -213,6 +213,8 @@ def test_fixed_quantize_rounds_as_the_input_quantizer_does() -> None:
     fixed.scale, fixed.zero_point = qparams.scale, qparams.zero_point
     assert torch.equal(fixed(3 * x), quantizer.eval()(3 * x))
     assert len(fixed(3 * x).unique()) <= 16
+    half = x.bfloat16()
+    assert torch.equal(fixed(half), fixed(half.float()).bfloat16())
 
 
 def test_bfloat16_inputs_stay_bfloat16() -> None:
