@@ -83,7 +83,8 @@ def quantize_module(
     Weights of Linear, Conv2d, GRUCell, LSTMCell, GRU and LSTM layers are quantized; biases stay
     float32, except in fp16 and bf16, which cast them too and round what enters and leaves every
     such layer. Integer activations are quantized where they enter such a layer, hidden states
-    included; inside GRU and LSTM, between steps and stacked layers, they are not seen.
+    included (but not those of a layer that calibration gave none); inside GRU and LSTM, between
+    steps and stacked layers, they are not seen.
 
     Args:
         precision: from `parse_precision`.
@@ -140,22 +141,30 @@ def _quantize_activations(
     module: ModuleT, precision: Precision, calibrate: Callable[[ModuleT], object]
 ) -> None:
     assert precision.activation is not None
-    quantizers: dict[str, FakeQuantize] = {}
-    for name, layer in list(weight_layers(module)):
+    layers = list(weight_layers(module))
+    for name, layer in layers:
         if hasattr(layer, "input_quantizer"):
             raise QuarlError(f"layer {name!r} is quantized already; quantize the original network")
         for kind in ("input", "state") if isinstance(layer, RECURRENT) else ("input",):
             quantizer = FakeQuantize(precision.activation)
             quantizer.enabled = False
             layer.add_module(f"{kind}_quantizer", quantizer)
-            quantizers[f"{kind} of layer {name!r}"] = quantizer
         layer.register_forward_pre_hook(_quantize_inputs, with_kwargs=True)
     with torch.no_grad():
         calibrate(module)
-    for what, quantizer in quantizers.items():
-        if not quantizer.observer.observed:
-            raise QuarlError(f"calibration never ran the {what}: its range is unknown")
-        quantizer.freeze()
+    for name, layer in layers:
+        _freeze_quantizers(name, layer)
+
+
+def _freeze_quantizers(name: str, layer: Any) -> None:
+    if not layer.input_quantizer.observer.observed:
+        raise QuarlError(f"calibration never ran the input of layer {name!r}: its range is unknown")
+    layer.input_quantizer.freeze()
+    state = getattr(layer, "state_quantizer", None)
+    if state and state.observer.observed:
+        state.freeze()
+    elif state:  # the layer began from zeros of its own, which every quantizer has as a level
+        layer.state_quantizer = nn.Identity()
 
 
 def _quantize_inputs(layer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

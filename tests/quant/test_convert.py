@@ -175,6 +175,19 @@ def test_recurrent_layers_have_all_their_matrices_quantized(kind: type) -> None:
     assert all(n_levels(weight) <= 4 for _, weight in weight_matrices(quantized))
 
 
+@pytest.mark.parametrize("kind", [nn.GRU, nn.LSTM, nn.GRUCell])
+@pytest.mark.parametrize("name", ["int8", "int4"])
+def test_a_state_that_is_never_given_needs_no_range(kind: type, name: str) -> None:
+    torch.manual_seed(0)
+    net, xs = kind(4, 6), normal(20, 4)
+    quantized = quantize_module(net, parse_precision(name), lambda m: m(xs))
+    zeros = torch.zeros(20 if kind is nn.GRUCell else 1, 6)
+    state = (zeros, zeros) if kind is nn.LSTM else zeros
+    given = quantize_module(net, parse_precision(name), lambda m: m(xs, state))
+    for got, expected in zip(quantized(xs), given(xs, state), strict=True):
+        torch.testing.assert_close(got, expected, rtol=0, atol=0)
+
+
 def test_tied_weights_are_one_matrix_and_stay_tied() -> None:
     net = nn.Sequential(nn.Linear(6, 6), nn.Linear(6, 6))
     net[1].weight = net[0].weight
