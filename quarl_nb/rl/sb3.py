@@ -86,7 +86,7 @@ def policy_from_model(
         algorithm_of(tensors, vars(model)),
         _obs_of(model.observation_space),
         _action_of(model.action_space),
-        activation_kind(policy.activation_fn.__name__),
+        activation_kind(getattr(policy.activation_fn, "__name__", repr(policy.activation_fn))),
         squash=bool(policy.squash_output),
         clip_mean=float(getattr(actor, "clip_mean", 2.0)),
         divide_images=bool(policy.normalize_images),

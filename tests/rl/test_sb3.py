@@ -8,6 +8,7 @@ import json
 import os
 import zipfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -301,6 +302,9 @@ UNSUPPORTED: dict[str, Callable[[], BaseAlgorithm]] = {
     "unsupported layers": lambda: sb3_contrib.CrossQ("MlpPolicy", PENDULUM, **OFF),
     "features extractor 'Doubling'": lambda: sb3.PPO(
         "MlpPolicy", CARTPOLE, **kwargs(features_extractor_class=Doubling)
+    ),
+    "activation": lambda: sb3.PPO(
+        "MlpPolicy", CARTPOLE, **kwargs(activation_fn=partial(nn.LeakyReLU, negative_slope=0.2))
     ),
     "custom policy class": lambda: sb3.PPO(Custom, CARTPOLE, device="cpu"),
 }
