@@ -46,6 +46,10 @@ MODERN_ENV_IDS = {
 # Elsewhere a class may act in ways that its tensors do not show.
 _KNOWN_PACKAGES = ("stable_baselines3", "sb3_contrib", "quarl_nb")
 _KNOWN_EXTRACTORS = ("FlattenExtractor", "NatureCNN", "FastNatureCNN")
+# Before an id and a hyphen: a word in one case, as `ppo` and `PPO` are and parts of names are not.
+_ENV_ID = re.compile(
+    r"(?:^|_|(?:^|[-_])(?:[a-z0-9]+|[A-Z0-9]+)-)([A-Z][A-Za-z0-9]*-v\d+)(?:_\d+)?$"
+)
 
 
 def policy_from_model(
@@ -135,9 +139,12 @@ def policy_from_zip(
 
 
 def env_id_in(path: Path) -> str | None:
-    """The environment in a file's or its folder's name: ``ppo-CartPole-v1`` -> ``CartPole-v1``."""
+    """The environment in a file's or its folder's name: ``ppo-CartPole-v1`` -> ``CartPole-v1``.
+
+    The RL Zoo numbers its folders: ``CartPole-v1_2``. ``My-Project-v2`` names no environment.
+    """
     for name in (path.stem, path.parent.name):
-        found = re.search(r"(?:^|[-_])([A-Z]\w*-v\d+)$", name)
+        found = _ENV_ID.search(name)
         if found:
             return found[1]
     return None

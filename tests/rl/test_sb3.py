@@ -265,7 +265,12 @@ def test_missing_normalization_is_not_passed_over(tmp_path: Path) -> None:
     [
         ("a/CartPole-v1.zip", "CartPole-v1"),
         ("a/ppo-CartPole-v1.zip", "CartPole-v1"),
+        ("a/PPO_CartPole-v1.zip", "CartPole-v1"),
+        ("a/my-PPO-CartPole-v1.zip", "CartPole-v1"),
+        ("a/MyRun_CartPole-v1.zip", "CartPole-v1"),
         ("ppo-PongNoFrameskip-v4/model.zip", "PongNoFrameskip-v4"),
+        ("Pendulum-v1_12/best_model.zip", "Pendulum-v1"),
+        ("My-Project-v2/model.zip", None),
         ("a/model.zip", None),
     ],
 )
