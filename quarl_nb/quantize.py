@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import gymnasium as gym
 import pandas as pd
@@ -36,6 +37,7 @@ def quantize_table(
     Args:
         source: an SB3 zip, a policy folder, or `hub:sb3/ppo-CartPole-v1`.
         env_id: where it acts; by default what the policy says.
+        bits: repeated ones count once.
         episodes: for each precision, on the same seeds.
         ranges: how integer ranges are set: minmax, per_channel, percentile or mse.
         vecnormalize, activation: of an SB3 zip, where they do not lie in it or beside it.
@@ -58,15 +60,26 @@ def quantize_table(
     subject = Subject(Path(str(source)).stem, net.spec.algo, env_id, net)
     budget = {"episodes": episodes, "first_seed": first_seed}
     formats = [("fp32", "minmax"), ("fp16", "minmax"), ("int8", ranges)]
-    formats += [(f"affine{b}", ranges) for b in bits]
-    rows = []
-    for name, how in formats:
-        measured = measure_policy(subject, parse_precision(name, how), budget).measured
-        rows.append({"key": name, "policy": subject.name, "algo": subject.algo, "seed": 0,
-                     "env_id": env_id, "precision": name, "ranges": how, **measured})  # fmt: skip
-    records = pd.DataFrame(rows)
+    formats += [(f"affine{b}", ranges) for b in dict.fromkeys(bits)]
+    records = _measure(subject, formats, budget)
     losses = paired_losses(records)
     return losses.merge(records[["precision", "ranges", "weight_bytes"]])[COLUMNS]
+
+
+def _measure(
+    subject: Subject, formats: list[tuple[str, str]], budget: Mapping[str, Any]
+) -> pd.DataFrame:
+    """A record of each format; `measure_policy` takes one thread, the caller's come back."""
+    rows, threads = [], torch.get_num_threads()
+    try:
+        for name, how in formats:
+            measured = measure_policy(subject, parse_precision(name, how), budget).measured
+            rows.append({"key": name, "policy": subject.name, "algo": subject.algo, "seed": 0,
+                         "env_id": subject.env_id, "precision": name, "ranges": how,
+                         **measured})  # fmt: skip
+    finally:
+        torch.set_num_threads(threads)
+    return pd.DataFrame(rows)
 
 
 def check_fits(net: PolicyNet, env_id: str) -> None:

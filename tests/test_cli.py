@@ -213,7 +213,7 @@ def test_a_reader_that_leaves_early_is_no_error():
 def test_quantize_prints_and_writes_the_table(tmp_path, capsys):
     import pandas as pd
 
-    assert main(["quantize", "ppo-CartPole-v1", "--bits", "4", "8", "--episodes", "2",
+    assert main(["quantize", "ppo-CartPole-v1", "--bits", "4", "8", "4", "--episodes", "2",
                  "--out", str(tmp_path)]) == 0  # fmt: skip
     table = pd.read_csv(tmp_path / "quantize.csv")
     assert list(table["precision"]) == ["fp32", "fp16", "int8", "affine4", "affine8"]

@@ -8,6 +8,7 @@ import torch
 
 from quarl_nb.errors import QuarlError
 from quarl_nb.quant import parse_precision
+from quarl_nb.quantize import quantize_table
 from quarl_nb.rl.layers import Layer
 from quarl_nb.rl.policies import Head, PolicyNet, PolicySpec, save_policy
 from quarl_nb.runner import plan, run_study
@@ -72,6 +73,16 @@ def test_int8_is_calibrated_on_the_policys_own_observations(project):
     exact, got = lean_policy()(obs), quantized(obs)
     error = (exact - got).abs().max()
     assert 0 < error < 0.1
+
+
+def test_a_table_of_ones_own_policy_leaves_torch_its_threads(project):
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(threads + 1)
+        quantize_table("data/policies/ppo-CartPole-v1", episodes=2)
+        assert torch.get_num_threads() == threads + 1
+    finally:
+        torch.set_num_threads(threads)
 
 
 def test_cells_pair_every_precision_with_the_ranges_it_can_have(project):
