@@ -8,7 +8,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,10 +31,17 @@ class ResultStore:
 
     Args:
         root: the folder of the records; by default `data/records` of the project.
+        planned: study and profile -> the keys that it measures today (`studies.planned_keys`), by
+            which `chosen` tells which of a cell's records to show; by default none is known.
     """
 
-    def __init__(self, root: str | Path | None = None) -> None:
+    def __init__(
+        self,
+        root: str | Path | None = None,
+        planned: Callable[[str, str], Collection[str]] | None = None,
+    ) -> None:
         self.root = Path(root) if root is not None else project_root() / "data" / "records"
+        self.planned = planned
 
     def path(self, study: str, profile: str, key: str) -> Path:
         """The file of a record, whether or not it exists."""
@@ -135,7 +142,7 @@ class ResultStore:
             return dict(file)
 
     def records(self, study: str, profile: str) -> list[dict[str, Any]]:
-        """Every record of a profile, sorted by key; `read`'s errors."""
+        """Every record of a profile, sorted by key, superseded ones too; `read`'s errors."""
         return [self.read(path) for path in sorted((self.root / study / profile).glob("*.json"))]
 
     def best_profile(self, study: str) -> str | None:
@@ -145,21 +152,37 @@ class ResultStore:
                 return profile
         return None
 
+    def chosen(self, study: str, profile: str | None = None) -> list[dict[str, Any]]:
+        """One record a cell: a planned one before any other, then the newest; `read`'s errors.
+
+        A cell has several if it was measured with several budgets: those of `--set`, or of a
+        profile that has changed since.
+
+        Args:
+            profile: by default the best that has records.
+        """
+        profile = profile or self.best_profile(study)
+        cells: dict[str, list[dict[str, Any]]] = {}
+        for record in self.records(study, profile) if profile else []:
+            cells.setdefault(canonical_json(record["cell"]), []).append(record)
+        planned: Collection[str] = ()
+        # Asked only where it decides: planning loads the study, and torch with it.
+        if profile and self.planned and any(len(found) > 1 for found in cells.values()):
+            planned = self.planned(study, profile)
+        return [
+            max(found, key=lambda record: (record["key"] in planned, *_age_order(record)))
+            for found in cells.values()
+        ]
+
     def frame(self, study: str, profile: str | None = None) -> pd.DataFrame:
-        """One row a cell, its newest record; by default of the best profile that has records.
+        """One row a cell, its `chosen` record; by default of the best profile that has records.
 
         Columns: key, profile, every cell field, every measured field, backend, source, wall_s,
         and `budget.*`, `energy.*`, `provenance.*`, `extra.*`. Empty without records.
         """
         import pandas as pd
 
-        profile = profile or self.best_profile(study)
-        newest: dict[str, dict[str, Any]] = {}
-        for record in self.records(study, profile) if profile else []:
-            name = canonical_json(record["cell"])
-            if name not in newest or _age_order(record) > _age_order(newest[name]):
-                newest[name] = record
-        return pd.DataFrame([flatten(record) for record in newest.values()])
+        return pd.DataFrame([flatten(record) for record in self.chosen(study, profile)])
 
 
 def flatten(record: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,8 +8,8 @@ import pytest
 
 from quarl_nb import studies
 from quarl_nb.cli import main
-from quarl_nb.cli.studies import _settings
-from quarl_nb.errors import QuarlError, check_choice
+from quarl_nb.cli.studies import _settings, _store
+from quarl_nb.errors import QuarlError, UnavailableError, check_choice
 from quarl_nb.store import ResultStore
 from quarl_nb.testing import FakeStudy
 
@@ -67,6 +67,28 @@ def test_run_writes_records_with_the_settings(fakes, tmp_path):
     assert sorted(zip(frame["algo"], frame["number"], strict=True)) == [
         ("dqn", 0), ("dqn", 1), ("ppo", 0), ("ppo", 1),
     ]  # fmt: skip
+
+
+def test_a_run_with_settings_does_not_hide_what_the_profile_measured(fakes, tmp_path):
+    run = ["run", "fake", "--profile", "smoke", "--records", str(tmp_path)]
+    assert main([*run, "--set", "episodes=3"]) == 0
+    assert set(_store(tmp_path).frame("fake")["budget.episodes"]) == {3}
+    assert main([*run, "--set", "n_cells=2"]) == 0  # planned cells, whatever was set
+    assert main([*run, "--set", "episodes=3", "--recompute"]) == 0
+    frame = _store(tmp_path).frame("fake").set_index("number")
+    assert dict(frame["budget.episodes"]) == {0: 2, 1: 2, 2: 3}
+
+
+def test_what_cannot_be_planned_has_no_planned_keys(fakes, monkeypatch):
+    assert len(studies.planned_keys("fake", "quick")) == 4
+    assert not studies.planned_keys("edge_board", "full")  # imported from boards
+    assert not studies.planned_keys("fake", "full")
+
+    def without_its_files(*_):
+        raise UnavailableError("no public agents")
+
+    monkeypatch.setattr(FakeStudy, "cells", without_its_files)
+    assert not studies.planned_keys("fake", "quick")
 
 
 def test_run_takes_a_shard(fakes, tmp_path):

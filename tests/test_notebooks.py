@@ -82,6 +82,12 @@ def test_results_are_not_typed_by_hand(name):
     assert not re.search(r"\d+\.\d+|\d ?%|\d per cent", prose)
 
 
+@pytest.mark.parametrize("name", PARAMETERS)
+def test_what_is_shown_are_the_records_that_figures_and_claims_show(name):
+    code = "\n".join(cell.source for cell in read(name).cells if cell.cell_type == "code")
+    assert "open_records(records)" in code and "ResultStore" not in code
+
+
 @pytest.mark.parametrize("name", [name for name in PARAMETERS if name != "00_tour"])
 def test_reads_as_a_paper(name):
     prose = "\n".join(c.source for c in read(name).cells if c.cell_type == "markdown")

@@ -177,6 +177,28 @@ def test_frame_shows_the_newest_record_of_a_cell(store):
     assert list(store.frame("ptq")["budget.episodes"]) == [4]
 
 
+def test_of_a_cells_records_the_planned_one_is_chosen_before_newer_ones(store):
+    planned = make_record(budget={"episodes": 5})
+    asked = []
+
+    def plan(*of):
+        asked.append(of)
+        return {planned["key"]}
+
+    shown = ResultStore(store.root, plan)
+    store.write(planned)
+    assert [record["key"] for record in shown.chosen("ptq")] == [planned["key"]]
+    assert not asked  # a plan may take seconds: not where there is no choice
+    later = "2026-01-02T00:00:00+00:00"
+    store.write(make_record(start_time=later, budget={"episodes": 3}))
+    store.write(make_record(2, budget={"episodes": 3}))
+    assert sorted(shown.frame("ptq")["budget.episodes"]) == [3, 5]
+    assert set(asked) == {("ptq", "smoke")}
+    assert sorted(store.frame("ptq")["budget.episodes"]) == [3, 3]  # no plan is known: the newest
+    assert ResultStore(store.root, lambda *_: ()).chosen("ptq") == store.chosen("ptq")
+    assert len(store.records("ptq", "smoke")) == 3
+
+
 def test_frame_takes_the_best_profile_that_has_records(store):
     assert store.best_profile("ptq") is None
     assert store.frame("ptq").empty

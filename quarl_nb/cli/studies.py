@@ -113,10 +113,9 @@ def reproduce_command(options: argparse.Namespace) -> int:
     from quarl_nb.render import find_notebooks, render_all
     from quarl_nb.report.readme import write_results
     from quarl_nb.report.site import RESULTS, build
-    from quarl_nb.store import ResultStore
     from quarl_nb.studies import STUDIES, get_study
 
-    root, store = project_root(), ResultStore()
+    root, store = project_root(), _store(None)
     notebooks = find_notebooks(root / "notebooks")
     statuses = []
     for name in STUDIES:
@@ -138,11 +137,11 @@ def reproduce_command(options: argparse.Namespace) -> int:
 
 def _store(records: Path | None) -> ResultStore:
     """The records to read; a folder that was named must be there."""
-    from quarl_nb.store import ResultStore
+    from quarl_nb.studies import open_records
 
     if records is not None and not records.is_dir():
         raise QuarlError(f"no records: '{records}' is not a folder")
-    return ResultStore(records)
+    return open_records(records)
 
 
 def _run(study: Study, profile: str, store: ResultStore, workers: int, **options: Any) -> int:

@@ -178,9 +178,7 @@ def _named(
 
 def load_curves(store: ResultStore, profile: str | None = None) -> pd.DataFrame:
     """`qat.exploration.curves_frame` over the QAT study of the store; empty without records."""
-    chosen = profile or store.best_profile("qat")
-    records = store.records("qat", chosen) if chosen else []
-    return qat.exploration.curves_frame(records, store.arrays)
+    return qat.exploration.curves_frame(store.chosen("qat", profile), store.arrays)
 
 
 def load_weights(
@@ -190,8 +188,7 @@ def load_weights(
     records = [
         record
         for study in ("weights", "weights_public")
-        if (chosen := profile or store.best_profile(study))
-        for record in store.records(study, chosen)
+        for record in store.chosen(study, profile)
     ]
     return weights_frame(records, store.arrays, losses, precision)
 

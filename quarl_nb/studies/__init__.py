@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from quarl_nb.errors import check_choice
+from quarl_nb.errors import UnavailableError, check_choice
 
 if TYPE_CHECKING:
+    from quarl_nb.store import ResultStore
     from quarl_nb.study import Study
 
 # Where each study is made; imported only when asked for, since studies need torch.
@@ -35,3 +37,25 @@ def get_study(name: str) -> Study:
     """The study of that name; QuarlError naming the nearest otherwise."""
     module, _, attribute = _MODULES[check_choice("study", name, STUDIES)].partition(":")
     return getattr(import_module(module), attribute)
+
+
+def open_records(root: str | Path | None = None) -> ResultStore:
+    """The records under `root`, where a cell's planned record is shown before any other of it."""
+    from quarl_nb.store import ResultStore
+
+    return ResultStore(root, planned_keys)
+
+
+def planned_keys(study: str, profile: str) -> frozenset[str]:
+    """The keys of the records that a profile makes; none where it cannot be planned here.
+
+    So it is with what no study here measures (boards), and with files that this machine lacks.
+    """
+    from quarl_nb.runner import plan
+
+    if study not in STUDIES or profile not in get_study(study).profiles:
+        return frozenset()
+    try:
+        return frozenset(job.key for job in plan(get_study(study), profile))
+    except UnavailableError:
+        return frozenset()

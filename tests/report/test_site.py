@@ -14,6 +14,7 @@ import pytest
 from quarl_nb.errors import QuarlError
 from quarl_nb.report import readme, site
 from quarl_nb.report.artefacts import save_table
+from quarl_nb.report.losses import paired_losses
 from quarl_nb.report.ptq import figures, summary, tables, weights
 from quarl_nb.report.style import NothingToDrawError
 from quarl_nb.store import ResultStore
@@ -71,6 +72,26 @@ def test_site_twice_gives_the_same_bytes(store: ResultStore, tmp_path: Path) -> 
     source = json.loads((tmp_path / "one/quick/sweet_spot.json").read_text())
     keys = {r["key"] for study in ("ptq", "ptq_public") for r in store.records(study, "quick")}
     assert keys <= set(source["records"]) and source["git_commits"] == ["0" * 40]
+
+
+def test_curves_and_weights_are_of_the_records_that_are_shown(store, tmp_path: Path) -> None:
+    losses = paired_losses(store.frame("ptq"))
+    before = site.load_weights(store, losses, "affine4")
+    (shown,) = store.records("weights", "quick")
+    older = record("weights", shown["cell"], {"bins": 5}, shown["measured"])
+    older["provenance"]["start_time"] = "2026-11-20T00:00:00"
+    store.write(older, store.arrays(shown))
+    assert len(before) == 1
+    pd.testing.assert_frame_equal(site.load_weights(store, losses, "affine4"), before)
+    cell = {"policy": "ppo-CartPole-v1", "algo": "ppo", "precision": "affine4", "seed": 0,
+            "method": "minmax", "regularizer": "none"}
+    probes = dict.fromkeys(("probe_steps", "entropy", "action_variance"), np.arange(3.0))
+    for delay, day in ((1, "21"), (2, "20")):
+        trained = record("qat", cell, {"quant_delay": delay}, {})
+        trained["provenance"]["start_time"] = f"2026-11-{day}T00:00:00"
+        store.write(trained, probes)
+    curves = site.load_curves(store)
+    assert set(curves["key"]) == set(store.frame("qat")["key"]) and len(curves) == 3
 
 
 def test_no_records_no_files(tmp_path: Path) -> None:
