@@ -4,6 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from quarl_nb import studies
@@ -162,6 +163,19 @@ def test_claims_tells_each_verdict_and_the_counts(tmp_path, capsys):
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == len(load_claims()) + 1
     assert lines[-1] == f"{len(load_claims())} not measured"
+
+
+def test_what_is_no_array_of_observations_is_one_line(tmp_path, capsys):
+    archive, empty, damaged = (tmp_path / name for name in ("x.npz", "empty.npy", "damaged.npy"))
+    np.savez(archive, obs=np.zeros((3, 4)))
+    empty.write_bytes(b"")
+    with damaged.open("wb") as file:
+        header = {"descr": "<f8", "fortran_order": False, "shape": (10**20, 4)}
+        np.lib.format.write_array_header_1_0(file, header)
+    export = ["export", "ppo-CartPole-v1", "--to", str(tmp_path / "out"), "--observations"]
+    for path in (archive, empty, damaged):
+        assert main([*export, str(path)]) == 2
+        assert capsys.readouterr().err == f"error: '{path}' is not a .npy of observations\n"
 
 
 def test_evaluate_runs_a_policy_by_name(capsys):

@@ -40,10 +40,11 @@ def export_command(options: argparse.Namespace) -> int:
     env_id = options.env or net.spec.env_id
     if options.observations is not None:
         try:
-            obs = np.load(options.observations, allow_pickle=False)
+            with options.observations.open("rb") as file:
+                obs = np.lib.format.read_array(file, allow_pickle=False)
         except OSError as error:
             raise QuarlError(f"cannot read '{options.observations}': {error.strerror}") from error
-        except (ValueError, EOFError) as error:
+        except (ValueError, EOFError, OverflowError, MemoryError) as error:
             raise QuarlError(f"'{options.observations}' is not a .npy of observations") from error
     elif env_id is None:
         raise QuarlError(

@@ -57,7 +57,7 @@ def export_policy(
 
     Raises:
         QuarlError: a layer, head or precision without a form in C or ONNX Runtime, bad weights,
-            observations that are none, of another shape or not finite, or a full disk.
+            observations that are none, of another shape or not finite numbers, or a full disk.
     """
     folder = Path(folder)
     check_choice("precision of an export", precision, PRECISIONS)
@@ -138,6 +138,8 @@ def _check_observations(obs: np.ndarray, net: PolicyNet) -> None:
         raise QuarlError(f"recorded observations must be [{wanted}], n >= 1; got {list(obs.shape)}")
     if obs_dtype(net) == "uint8" != obs.dtype.name:
         raise QuarlError(f"recorded observations must be frames of uint8, got {obs.dtype}")
+    if obs.dtype.kind not in "buif":
+        raise QuarlError(f"recorded observations must be real numbers, got {obs.dtype}")
     if not np.isfinite(obs).all():
         raise QuarlError("recorded observations hold NaN or infinite values")
 

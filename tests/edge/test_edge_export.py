@@ -261,6 +261,7 @@ GRU = ("gru_cell", {"input_size": 6, "hidden_size": 6})
         (((6,), linear(6, 2)), {"observations": normal(3, 5)}, "be [n, 6], n >= 1; got [3, 5]"),
         (((6,), linear(6, 2)), {"observations": normal(0, 6)}, "got [0, 6]"),
         (((6,), linear(6, 2)), {"observations": normal(3, 6) * np.nan}, "NaN or infinite"),
+        (((6,), linear(6, 2)), {"observations": np.full((3, 6), "x")}, "be real numbers, got <U1"),
         (LAYERS["bytes"], {"observations": normal(3, 2, 4, 5)}, "must be frames of uint8, got fl"),
     ],
 )
