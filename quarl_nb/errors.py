@@ -6,6 +6,8 @@ import difflib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
+SEEDS = 2**31  # the emulator's are below it, numpy's below 2^32; some runs add their steps
+
 
 class QuarlError(Exception):
     """A user-facing mistake or bad input; `str()` is one clear line.
@@ -21,10 +23,17 @@ class UnavailableError(QuarlError):
 
 
 def check_at_least(least: int, **values: float) -> None:
-    """Raise a QuarlError that names the first of `values` that is less than `least`."""
+    """Raise a QuarlError that names the first of `values` that is less than `least`, or NaN."""
     for name, value in values.items():
-        if value < least:
+        if not value >= least:
             raise QuarlError(f"{name} must be at least {least}, not {value}")
+
+
+def check_seeds(*seeds: int) -> None:
+    """Raise a QuarlError that names the first of `seeds` that some environment would not take."""
+    for seed in seeds:
+        if not 0 <= seed < SEEDS:
+            raise QuarlError(f"seed must be from 0 to {SEEDS - 1}, not {seed}")
 
 
 def check_choice(what: str, value: str, allowed: Iterable[str]) -> str:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from quarl_nb.errors import QuarlError, check_choice
+from quarl_nb.errors import QuarlError, check_at_least, check_choice, check_seeds
 
 
 def test_an_allowed_value_comes_back():
@@ -26,3 +26,18 @@ def test_nothing_near_gives_no_hint():
 def test_an_empty_choice_says_so():
     with pytest.raises(QuarlError, match=r"allowed: none$"):
         check_choice("policy", "x", [])
+
+
+def test_a_number_that_is_too_small_or_none_is_named():
+    check_at_least(1, steps=1, episodes=2)
+    with pytest.raises(QuarlError, match="^episodes must be at least 1, not 0$"):
+        check_at_least(1, steps=1, episodes=0)
+    with pytest.raises(QuarlError, match="^seconds must be at least 0, not nan$"):
+        check_at_least(0, seconds=float("nan"))
+
+
+def test_a_seed_out_of_range_is_named():
+    check_seeds(0, 2**31 - 1)
+    check_seeds()
+    with pytest.raises(QuarlError, match="^seed must be from 0 to 2147483647, not 2147483648$"):
+        check_seeds(5, 2**31)

@@ -8,7 +8,7 @@ import torch
 from stable_baselines3 import DDPG, DQN, SAC, TD3
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 
-from quarl_nb.errors import QuarlError, check_at_least, check_choice
+from quarl_nb.errors import QuarlError, check_at_least, check_choice, check_seeds, one_line
 from quarl_nb.rl.d4pg import D4PG
 from quarl_nb.rl.envs import make_env
 from quarl_nb.rl.half_dqn import HalfDQNPolicy
@@ -37,19 +37,21 @@ def make_algorithm(
         algo: d4pg, ddpg, dqn, sac or td3; DQN's network of action values is its policy.
         env_id: see `quarl_nb.rl.envs`.
         width: units in each hidden layer of the policy.
+        device: of the networks: "cpu", "cuda" or one of several GPUs, as "cuda:1".
         critic_width: units in each hidden layer of the critics, where there are any.
         autocast: "bf16" lets a D4PG or DQN learner compute in bfloat16; "" in fp32.
         fused: one kernel for a whole step of Adam; without it torch makes a pass an operation.
         options: of the algorithm, in place of its defaults.
 
     Raises:
-        QuarlError: an unknown algorithm or environment, an algorithm that cannot act there, CUDA
-            asked for and absent, autocast of another algorithm than D4PG and DQN.
+        QuarlError: an unknown algorithm or environment, an algorithm that cannot act there, a
+            seed or device that there is not, networks that do not fit into its memory, autocast of
+            another algorithm than D4PG and DQN.
     """
     kind = ALGORITHMS[check_choice("algorithm of ActorQ", algo, ALGORITHMS)]
     check_at_least(1, width=width, critic_width=critic_width)
-    if device.startswith("cuda") and not torch.cuda.is_available():
-        raise QuarlError(f"device {device!r} was asked for, but torch finds no CUDA GPU")
+    check_seeds(seed)
+    _check_device(device)
     policy: Any = "MlpPolicy"
     if check_choice("autocast", autocast, ("", "bf16")):
         if algo not in ("d4pg", "dqn"):
@@ -69,3 +71,15 @@ def make_algorithm(
         )  # type: ignore[call-arg]  # SB3's base class has other parameters than its algorithms
     except AssertionError as error:  # SB3: the action space is not supported
         raise QuarlError(f"{algo} cannot act in {env_id}: {error}".partition("\n")[0]) from error
+    except (RuntimeError, TypeError, MemoryError) as error:  # torch: larger than memory, or int64
+        raise QuarlError(f"{algo} of width {width} cannot be made: {one_line(error)}") from error
+
+
+def _check_device(device: str) -> None:
+    kind, colon, index = device.partition(":")
+    check_choice("device", kind, ("cpu", "cuda"))
+    found = torch.cuda.device_count() if kind == "cuda" else 1
+    if not found:
+        raise QuarlError(f"device {device!r} was asked for, but torch finds no CUDA GPU")
+    if colon and not (index.isdecimal() and int(index) < found):
+        raise QuarlError(f"device {device!r} is not there; the last is '{kind}:{found - 1}'")

@@ -10,14 +10,13 @@ from numbers import Integral, Real
 import gymnasium as gym
 import numpy as np
 
-from quarl_nb.errors import QuarlError, check_choice
+from quarl_nb.errors import QuarlError, check_choice, check_seeds
 from quarl_nb.quant import parse_precision
 from quarl_nb.rl.policies import PolicyNet
 from quarl_nb.rl.spec import PolicySpec
 
 RUNTIMES = ("onnxruntime", "torch")
 NOISE_MAX = 0.2
-SEEDS = 2**31  # numpy's is below 2^32; a resumed run adds the steps it has made
 
 
 @dataclass(frozen=True)
@@ -46,8 +45,7 @@ class Settings:
             self._check_whole("publish_period", 1)
         if self.seed is not None:
             self._check_whole("seed", 0)
-            if self.seed >= SEEDS:
-                raise QuarlError(f"seed is {self.seed}; less than 2^31")
+            check_seeds(self.seed)
         for name in ("samples_per_insert", "noise_max"):
             value = getattr(self, name)
             if not isinstance(value, Real) or not math.isfinite(value):

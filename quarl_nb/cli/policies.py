@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import math
 import os
 from collections.abc import Callable
 from pathlib import Path
 
-from quarl_nb.errors import QuarlError, check_choice
+from quarl_nb.errors import QuarlError, check_at_least, check_choice, check_seeds
 from quarl_nb.paths import project_root, write_atomically
 
 
@@ -45,10 +46,10 @@ def train_command(options: argparse.Namespace) -> int:
     if options.list:
         list_policies(options.missing)
         return 0
-    for option in ("hours", "workers"):
-        value = getattr(options, option)
-        if value is not None and value <= 0:
-            raise QuarlError(f"--{option} must be above 0, not {value}")
+    if options.hours is not None and not 0 < options.hours < math.inf:
+        raise QuarlError(f"--hours must be finite and above 0, not {options.hours}")
+    if options.workers is not None:
+        check_at_least(1, **{"--workers": options.workers})
     names = wanted_policies(options.names, options.missing)
     workers = options.workers or os.cpu_count() or 1
     return train_all(names, options.hours, min(workers, len(names)))
@@ -64,8 +65,7 @@ def evaluate_command(options: argparse.Namespace) -> int:
     from quarl_nb.studies.ptq import quantize_policy
 
     precision = parse_precision(options.precision, options.ranges)
-    if options.seed < 0:
-        raise QuarlError(f"--seed must be 0 or more, not {options.seed}")
+    check_seeds(options.seed)
     net = load_policy(policy_source(options.policy, options.vecnormalize), env_id=options.env,
                       vecnormalize=options.vecnormalize)
     env_id = options.env or net.spec.env_id

@@ -11,7 +11,7 @@ import gymnasium as gym
 import numpy as np
 import torch
 
-from quarl_nb.errors import QuarlError
+from quarl_nb.errors import QuarlError, check_seeds
 from quarl_nb.rl.envs import is_atari, make_vec, reset_slots
 
 
@@ -68,10 +68,12 @@ def evaluate(
     (common random numbers).
 
     Args:
+        seeds: from 0 to 2^31 - 1.
         n_envs: episodes at once (default: 5 for Atari, 10 else); the batch of the policy.
         make: factory of one environment, in place of the one that `env_id` names.
         on_episode: called with each return as its episode ends.
     """
+    check_seeds(*seeds[:1], *seeds[-1:])  # of a range, which may be too long even for len()
     if not len(seeds):
         raise QuarlError("evaluation needs at least one episode")
     # Few for Atari: a frame stack and a slot that idles at the end are dear there.

@@ -169,7 +169,7 @@ def test_a_broken_environment_leaves_what_was_done(small_dqn, counter):
     (dict(noise_max=float("nan")), "noise_max is nan; a finite number"),
     (dict(noise_max=-1), "noise_max is -1; at least 0"),
     (dict(seed=-1), "seed is -1; a whole number, at least 0"),
-    (dict(seed=2**31), "seed is 2147483648; less than"),
+    (dict(seed=2**31), "seed must be from 0 to 2147483647, not 2147483648"),
     (dict(saving=Saving(checkpoint=5)), r"Saving\(checkpoint=...\) is 5; a path or None"),
 ])  # fmt: skip
 def test_wrong_settings_are_one_clear_line(small_dqn, options, message):

@@ -103,6 +103,15 @@ def test_no_steps_are_refused(capsys):
     assert capsys.readouterr().err == "error: total_steps must be at least 1, not 0\n"
 
 
+@pytest.mark.parametrize(("option", "value", "message"), [
+    ("--device", "bogus", "unknown device 'bogus'; allowed: cpu, cuda"),
+    ("--seed", "-1", "seed must be from 0 to 2147483647, not -1"),
+])  # fmt: skip
+def test_a_device_or_seed_that_there_is_not_is_one_line(option, value, message, capsys):
+    assert main([*SERIAL, "--env", "CartPole-v1", option, value]) == 2
+    assert capsys.readouterr().err == f"error: {message}\n"
+
+
 def test_a_precision_of_the_other_runtime_is_told_with_it(capsys):
     assert main([*SERIAL, "--env", "CartPole-v1", "--precision", "fp16"]) == 2
     captured = capsys.readouterr()

@@ -125,8 +125,10 @@ def test_the_list_of_what_is_missing_for_table_4(project, table_4, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--workers", "0"], "--workers must be above 0, not 0"),
-        (["--hours", "-1"], "--hours must be above 0, not -1.0"),
+        (["--workers", "0"], "--workers must be at least 1, not 0"),
+        (["--hours", "-1"], "--hours must be finite and above 0, not -1.0"),
+        (["--hours", "nan"], "--hours must be finite and above 0, not nan"),
+        (["--hours", "inf"], "--hours must be finite and above 0, not inf"),
         (["ppo-QbertNoFrameskip"], "did you mean 'ppo-QbertNoFrameskip-v4'"),
     ],
 )

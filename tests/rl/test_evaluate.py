@@ -98,3 +98,9 @@ def test_the_same_seeds_give_the_same_returns():
 def test_no_episodes_is_an_error():
     with pytest.raises(QuarlError, match="at least one episode"):
         evaluate(Still(), "CartPole-v1", [])
+
+
+@pytest.mark.parametrize("seeds", [range(-1, 3), [3, 2**31], range(10**20), [10**20]])
+def test_seeds_that_an_environment_would_not_take_are_an_error(seeds):
+    with pytest.raises(QuarlError, match="seed must be from 0 to 2147483647, not "):
+        evaluate(Still(), "CartPole-v1", seeds)

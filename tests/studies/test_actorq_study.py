@@ -2,6 +2,7 @@ import json
 
 import numpy as np
 import pytest
+import torch
 
 from quarl_nb.actorq.algorithms import make_algorithm
 from quarl_nb.errors import QuarlError
@@ -90,11 +91,28 @@ def test_wrong_parameters_are_one_clear_line(parameters, message):
     (("d4gp", "Pendulum-v1"), "did you mean 'd4pg'"),
     (("d4pg", "CartPole-v1"), "d4pg cannot act in CartPole-v1"),
     (("d4pg", "Pendulum-v1", 0), "width must be at least 1, not 0"),
+    (("dqn", "CartPole-v1", 10**8), "dqn of width 100000000 cannot be made: RuntimeError: .*alloc"),
+    (("dqn", "CartPole-v1", 10**23), "cannot be made: TypeError: .*Overflow"),
+    (("dqn", "CartPole-v1", 8, -1), "seed must be from 0 to 2147483647, not -1"),
+    (("dqn", "CartPole-v1", 8, 2**32), "seed must be from 0 to 2147483647, not 4294967296"),
+    (("dqn", "CartPole-v1", 8, 0, "bogus"), "unknown device 'bogus'; allowed: cpu, cuda"),
+    (("dqn", "CartPole-v1", 8, 0, ""), "unknown device ''; allowed: cpu, cuda"),
+    (("dqn", "CartPole-v1", 8, 0, "meta"), "unknown device 'meta'; allowed: cpu, cuda"),
+    (("dqn", "CartPole-v1", 8, 0, "cpu:x"), "device 'cpu:x' is not there; the last is 'cpu:0'"),
+    (("dqn", "CartPole-v1", 8, 0, "cuda:2"), "device 'cuda:2' is not there; the last is 'cuda:1'"),
     (("sac", "Pendulum-v1", 8, 0, "cpu", "bf16"), "sac has no autocast"),
 ])  # fmt: skip
-def test_algorithms_that_cannot_be_made_say_why(arguments, message):
-    with pytest.raises(QuarlError, match=message):
+def test_algorithms_that_cannot_be_made_say_why(arguments, message, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    with pytest.raises(QuarlError, match=message) as caught:
         make_algorithm(*arguments)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_gpu_that_is_absent_is_told(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    with pytest.raises(QuarlError, match="device 'cuda:0' was asked for, but torch finds no CUDA"):
+        make_algorithm("dqn", "CartPole-v1", device="cuda:0")
 
 
 def test_the_learner_has_the_papers_networks():
