@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
@@ -112,7 +113,8 @@ def resolve_parameters(
     """The profile's parameters with `overrides` in their place.
 
     Raises:
-        QuarlError: unknown profile or parameter, or a value of another type than the default's.
+        QuarlError: unknown profile or parameter, a value of another type than the default's, or
+            one that is not finite.
     """
     check_choice(f"profile of study {study.name!r}", profile, study.profiles)
     parameters = dict(study.profiles[profile])
@@ -134,4 +136,6 @@ def _same_type(what: str, value: Any, default: Any) -> Any:
     allowed: tuple[type, ...] = (int, float) if type(default) is float else (type(default),)
     if type(value) not in allowed:
         raise QuarlError(f"{what} must be {type(default).__name__}, not {value!r}")
+    if type(value) is float and not math.isfinite(value):
+        raise QuarlError(f"{what} must be finite, not {value}")
     return value

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 
 import pytest
 
@@ -55,6 +56,8 @@ def test_an_int_passes_for_a_float_but_not_the_other_way():
         ("smoke", {"n_cell": 1}, "did you mean 'n_cells'.*delay_s, algos, episodes"),
         ("smoke", {"n_cells": "many"}, "'n_cells' must be int, not 'many'"),
         ("smoke", {"n_cells": True}, "must be int, not True"),
+        ("smoke", {"delay_s": math.nan}, "'delay_s' must be finite, not nan"),
+        ("smoke", {"delay_s": -math.inf}, "'delay_s' must be finite, not -inf"),
         ("smoke", {"algos": "ppo"}, "'algos' must be a list, not 'ppo'"),
         ("smoke", {"algos": ["ppo", 3]}, r"'algos'\[1\] must be str, not 3"),
     ],

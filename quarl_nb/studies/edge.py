@@ -30,7 +30,7 @@ from quarl_nb.edge.build import (
 )
 from quarl_nb.edge.export import PRECISIONS, export_policy, record_observations
 from quarl_nb.edge.pi_model import BOARDS, RUNTIMES, predict
-from quarl_nb.errors import QuarlError, check_choice
+from quarl_nb.errors import QuarlError, check_at_least, check_choice, check_seeds
 from quarl_nb.rl.air_navigation import ENV_ID, N_ACTIONS
 from quarl_nb.rl.air_world import OBS_SIZE
 from quarl_nb.rl.layers import Layer
@@ -62,6 +62,8 @@ class EdgeStudy:
                               ("machine", (HERE, EMULATED, *BOARDS))):  # fmt: skip
             for value in parameters[f"{what}s"]:
                 check_choice(f"{what} of the edge study", value, allowed)
+        check_at_least(0, seconds=parameters["seconds"])
+        check_seeds(parameters["seed"])
         found = []
         for network in parameters["networks"]:
             navigation_layers(network)

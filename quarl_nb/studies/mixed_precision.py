@@ -17,7 +17,7 @@ from stable_baselines3 import DQN
 from stable_baselines3.common.logger import Logger
 
 from quarl_nb.energy import EnergyMeter
-from quarl_nb.errors import check_at_least, check_choice
+from quarl_nb.errors import check_at_least, check_choice, check_seeds
 from quarl_nb.processes import keep_freed_memory
 from quarl_nb.rl.evaluate import evaluate
 from quarl_nb.rl.fast_cnn import PRECISIONS, LossScaler
@@ -61,11 +61,13 @@ class MixedPrecisionStudy:
             check_choice("precision of training", precision, PRECISIONS)
         for device in parameters["devices"]:
             check_choice("device", device, DEVICES)
-        check_at_least(1, repeats=parameters["repeats"], run_steps=parameters["run_steps"])
         recipe = get_recipe(RECIPE)
         timing = {name: parameters[name] for name in ("repeats", "stored", "run_steps")}
         training = {name: parameters[name] for name in
-                    ("timesteps", "evaluations", "eval_episodes", "episodes", "first_seed")}
+                    ("timesteps", "evaluations", "eval_episodes", "episodes")}
+        check_at_least(1, **timing, **training)
+        training["first_seed"] = parameters["first_seed"]
+        check_seeds(parameters["seed"], training["first_seed"])
         found = []
         for policy in parameters["policies"]:
             budget = timing | (training if policy in parameters["converge"] else {})

@@ -16,7 +16,7 @@ from stable_baselines3 import DQN
 from stable_baselines3.common.base_class import BaseAlgorithm
 from torch import nn
 
-from quarl_nb.errors import QuarlError, check_at_least
+from quarl_nb.errors import QuarlError, check_at_least, check_seeds
 from quarl_nb.quant import Precision, parse_precision, weight_bytes
 from quarl_nb.rl.air_navigation import ENV_ID, AirNavigationEnv
 from quarl_nb.rl.evaluate import Evaluation, evaluate
@@ -62,6 +62,7 @@ class NavigationStudy:
         training = {name: parameters[name] for name in ("evaluations", "eval_episodes")}
         training["timesteps"] = parameters["qat_timesteps"]
         check_at_least(1, episodes=budget["episodes"], **training)
+        check_seeds(budget["first_seed"], *parameters["qat_seeds"])
         # QAT lets a policy learn on, so that it would not have stopped early.
         chosen = select(self.policies, parameters["qat_policies"])
         trained_on = [policy for policy in chosen if not policy.endswith(EARLY)]

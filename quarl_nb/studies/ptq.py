@@ -13,7 +13,7 @@ from typing import Any
 import gymnasium as gym
 import torch
 
-from quarl_nb.errors import check_at_least
+from quarl_nb.errors import check_at_least, check_seeds
 from quarl_nb.inference import fast_policy
 from quarl_nb.quant import RANGES, Precision, parse_precision, quantize_module, weight_bytes
 from quarl_nb.rl.envs import is_atari
@@ -65,6 +65,7 @@ class PTQStudy:
         for precision, ranges in formats:
             parse_precision(precision, ranges)
         check_at_least(1, episodes=parameters["episodes"])
+        check_seeds(parameters["first_seed"])
         found = []
         for policy in select(self.policies, parameters["policies"]):
             algo, env_id = self.policies.describe(policy)

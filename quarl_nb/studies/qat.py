@@ -16,7 +16,7 @@ import torch
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback
 
-from quarl_nb.errors import QuarlError, check_at_least, check_choice
+from quarl_nb.errors import QuarlError, check_at_least, check_choice, check_seeds
 from quarl_nb.quant import parse_precision, weight_statistics
 from quarl_nb.quant.qat import METHODS
 from quarl_nb.rl.envs import is_atari
@@ -144,6 +144,7 @@ def _budget(parameters: Mapping[str, Any], recipe: Recipe) -> dict[str, Any]:
         raise QuarlError(f"quant_delay {fraction} is no fraction of the run: allowed 0 to below 1")
     counts = ("max_timesteps", "evaluations", "eval_episodes", "episodes")
     check_at_least(1, **{name: parameters[name] for name in counts})
+    check_seeds(parameters["first_seed"], *parameters["seeds"])
     timesteps = min(timesteps, recipe.timesteps)
     episodes = parameters["episodes"]
     if is_atari(recipe.env_id):

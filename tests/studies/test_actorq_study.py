@@ -81,6 +81,10 @@ def test_the_full_profile_has_both_baselines_and_three_seeds():
     ({"actors": ["int8"]}, "not precision/runtime"),
     ({"actors": ["int8/onnx"]}, "unknown runtime 'onnx'"),
     ({"n_actors": [0]}, "n_actors is 0"),
+    ({"widths": [0]}, "width must be at least 1, not 0"),
+    ({"steps": -1}, "steps must be at least 0, not -1"),
+    ({"evaluations": -1}, "evaluations must be at least 0, not -1"),
+    ({"episodes": 0}, "episodes must be at least 1, not 0"),
 ])  # fmt: skip
 def test_wrong_parameters_are_one_clear_line(parameters, message):
     with pytest.raises(QuarlError, match=message):

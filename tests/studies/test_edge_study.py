@@ -79,6 +79,8 @@ def test_networks_have_the_sizes_of_the_navigation_task():
         ({"runtimes": ["torch"]}, "unknown runtime of the edge study 'torch'"),
         ({"precisions": ["fp16"]}, "unknown precision of the edge study 'fp16'"),
         ({"machines": ["Raspberry Pi 6"]}, "did you mean 'Raspberry Pi "),
+        ({"seconds": -1.0}, "seconds must be at least 0, not -1.0"),
+        ({"seed": -1}, "seed must be from 0 to 2147483647, not -1"),
     ],
 )
 def test_bad_parameters_are_one_clear_line(change, message):

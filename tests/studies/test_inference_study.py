@@ -107,6 +107,10 @@ def test_bandwidth_is_bytes_over_seconds(monkeypatch):
         ({"runtimes": ["tflite"]}, "unknown runtime 'tflite'; allowed: onnxruntime, torch"),
         ({"precisions": ["affine8"]}, "unknown precision of an engine 'affine8'"),
         ({"batch": [1]}, "did you mean 'batches'"),
+        ({"batches": [1, 0]}, "batch must be at least 1, not 0"),
+        ({"repeats": 0}, "repeats must be at least 1, not 0"),
+        ({"repeat_s": -0.5}, "repeat_s must be at least 0, not -0.5"),
+        ({"seed": -1}, "seed must be from 0 to 2147483647, not -1"),
     ],
 )
 def test_bad_parameters_are_one_clear_line(change, message):

@@ -31,7 +31,7 @@ def test_every_parameter_is_loaded(precision):
 @pytest.mark.parametrize(
     ("parameters", "says"),
     [({"networks": ["nature-cnn"]}, "nature-cnn"), ({"networks": ["64y3"]}, "64y3"),
-     ({"repeats": 0}, "repeats")],
+     ({"repeats": 0}, "repeats"), ({"seed": -1}, "seed must be from 0 to 2147483647, not -1")],
 )  # fmt: skip
 def test_bad_parameters_are_named(parameters, says):
     with pytest.raises(QuarlError, match=says):

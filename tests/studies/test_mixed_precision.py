@@ -119,6 +119,10 @@ def test_policies_grow_as_the_paper_says():
         ({"precisions": ["int8"]}, "unknown precision of training 'int8'"),
         ({"devices": ["gpu"]}, "unknown device 'gpu'"),
         ({"repeats": 0}, "repeats must be at least 1, not 0"),
+        ({"stored": -1}, "stored must be at least 1, not -1"),
+        ({"eval_episodes": 0}, "eval_episodes must be at least 1, not 0"),
+        ({"seed": -1}, "seed must be from 0 to 2147483647, not -1"),
+        ({"first_seed": -1}, "seed must be from 0 to 2147483647, not -1"),
     ],
 )
 def test_bad_parameters_are_one_clear_line(change, message):

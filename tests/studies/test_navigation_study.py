@@ -165,6 +165,8 @@ def test_networks_are_named_as_in_table_6():
         ({"ranges": ["best"]}, "unknown ranges 'best'"),
         ({"qat": ["int8"]}, "cannot train in precision 'int8'; allowed: affine2..affine16"),
         ({"episodes": 0}, "episodes must be at least 1, not 0"),
+        ({"first_seed": -1}, "seed must be from 0 to 2147483647, not -1"),
+        ({"qat_seeds": [-2]}, "seed must be from 0 to 2147483647, not -2"),
     ],
 )
 def test_bad_parameters_are_one_clear_line(project, change, message):

@@ -113,6 +113,7 @@ def test_atari_policies_run_thirty_episodes(tmp_path, monkeypatch):
         ({"precisions": ["affine1"]}, "unknown precision 'affine1'"),
         ({"ranges": ["best"]}, "unknown ranges 'best'"),
         ({"episodes": 0}, "episodes must be at least 1, not 0"),
+        ({"first_seed": -1}, "seed must be from 0 to 2147483647, not -1"),
         ({"episode": 3}, "unknown parameter of study 'ptq' 'episode'; did you mean 'episodes'"),
     ],
 )

@@ -135,6 +135,8 @@ def test_the_full_profile_has_the_three_kinds_of_environments_and_every_width():
           "regularizers": ["layer_norm"]}, "layer_norm is for policies without convolutions"),
         ({"quant_delay": 1.0}, "quant_delay 1.0 is no fraction of the run"),
         ({"evaluations": 0}, "evaluations must be at least 1, not 0"),
+        ({"seeds": [0, -1]}, "seed must be from 0 to 2147483647, not -1"),
+        ({"first_seed": 10**20}, "seed must be from 0 to 2147483647, not 1000"),
     ],
 )  # fmt: skip
 def test_bad_parameters_are_one_clear_line(change, message):

@@ -50,6 +50,8 @@ def test_the_report_knows_every_variant():
     ({"algos": ["dnq"]}, "did you mean 'dqn'"),
     ({"variants": ["int9"]}, "unknown variant 'int9'"),
     ({"episodes": 0}, "episodes must be at least 1, not 0"),
+    ({"steps": -1}, "steps must be at least 0, not -1"),
+    ({"seeds": [-1]}, "seed must be from 0 to 2147483647, not -1"),
 ])  # fmt: skip
 def test_wrong_parameters_are_one_clear_line(parameters, message):
     with pytest.raises(QuarlError, match=message):
