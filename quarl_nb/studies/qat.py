@@ -144,7 +144,7 @@ def _budget(parameters: Mapping[str, Any], recipe: Recipe) -> dict[str, Any]:
         raise QuarlError(f"quant_delay {fraction} is no fraction of the run: allowed 0 to below 1")
     counts = ("max_timesteps", "evaluations", "eval_episodes", "episodes")
     check_at_least(1, **{name: parameters[name] for name in counts})
-    check_seeds(parameters["first_seed"], *parameters["seeds"])
+    check_seeds(parameters["first_seed"], *parameters["seeds"], *parameters["more_seeds"])
     timesteps = min(timesteps, recipe.timesteps)
     episodes = parameters["episodes"]
     if is_atari(recipe.env_id):

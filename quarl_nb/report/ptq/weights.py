@@ -41,7 +41,7 @@ def weights_frame(
     """One row a policy for `weight_distributions`, at one precision with min-max ranges.
 
     Args:
-        records: of the weights studies (`store.records`).
+        records: of the weights studies (`store.chosen`).
         arrays_of: `store.arrays`: counts [layers, bins] and edges [layers, bins + 1].
         losses: `paired_losses` of the PTQ studies.
     """

@@ -41,7 +41,7 @@ def curves_frame(
     (nats; NaN for DDPG), action_variance, key.
 
     Args:
-        records: of the QAT study (`store.records`).
+        records: of the QAT study (`store.chosen`).
         arrays_of: `store.arrays`: probe_steps, entropy, action_variance [probes].
     """
     found = []
