@@ -217,7 +217,8 @@ def test_qat_sweep_judges_over_training_seeds(tmp_path, shown):
                 method = "none" if precision == "fp32" else "minmax"
                 cell = {"policy": policy, "algo": algo, "env_id": env_id, "seed": seed,
                         "precision": precision, "method": method, "regularizer": "none"}
-                lost = {"affine4": 0.2, "affine2": 0.6}.get(precision, 0.001 * seed)
+                lost = {"affine8": 0.0015 * seed, "affine4": 0.2, "affine2": 0.6}.get(
+                    precision, 0.001 * seed)
                 returns = list(np.linspace(90, 110, EPISODES) * (1 - lost))
                 measured = {"returns": returns, "training_s": 10.0 + 5 * (method == "minmax")}
                 if precision == "fp32":
