@@ -67,7 +67,8 @@ def train(
         if remaining > 0:
             model.learn(remaining, callback=callbacks, reset_num_timesteps=progress.timesteps == 0)
         if not progress.done and progress.timesteps >= recipe.timesteps:
-            monitor.evaluate()
+            if monitor.evaluated_at != progress.timesteps:
+                monitor.evaluate()
             progress.done = True
     except Exception as error:
         # An environment may raise anything at an action that is NaN, Box2D an AssertionError.
@@ -95,6 +96,7 @@ class _Monitor(BaseCallback):
         self.started = time.perf_counter() - progress.wall_s
         self.next_eval = (progress.timesteps // recipe.eval_every + 1) * recipe.eval_every
         self.next_checkpoint = time.perf_counter() + CHECKPOINT_EVERY_S
+        self.evaluated_at: int | None = None  # in this process
         self.episode_returns: list[float] = []
         self.bar = tqdm(
             total=recipe.timesteps, initial=progress.timesteps, desc=recipe.name, unit="step",
@@ -134,6 +136,7 @@ class _Monitor(BaseCallback):
         net = PolicyNet.from_sb3(self.model, env_id=self.recipe.env_id)
         result = evaluate(net, self.recipe.judged_in or self.recipe.env_id, seeds)
         self.progress.wall_s = time.perf_counter() - self.started
+        self.evaluated_at = self.num_timesteps
         if result.mean > self.progress.best_return:
             self.progress.best_return = result.mean
             self.progress.best_timesteps = self.num_timesteps

@@ -66,6 +66,12 @@ def test_a_run_without_steps_left_still_gets_its_last_evaluation(tmp_path, recip
     assert load_policy(tmp_path / "best").spec.provenance["timesteps"] == 600
 
 
+def test_no_step_is_evaluated_twice(tmp_path):
+    training.train(short("dqn-CartPole-v1"), tmp_path)
+    _, *rows = (tmp_path / "progress.csv").read_text().splitlines()
+    assert [row.split(",")[0] for row in rows] == ["300", "600"]
+
+
 def test_training_stops_at_its_target_return(tmp_path):
     progress = training.train(short("ppo-CartPole-v1", target_return=-1.0), tmp_path)
     assert progress.done
