@@ -47,10 +47,9 @@ def carbon_mean(records: pd.DataFrame, factor: float) -> Finding:
     runs = costed_runs(measured(records)).merge(rows[SETTING], on=SETTING)
     mean = mean_saving(runs)
     verdict: Verdict = "inconclusive"
-    if not missing_tasks(rows) and mean.high < factor:
-        verdict = "not reproduced"
-    elif not missing_tasks(rows) and mean.low > 1:
-        verdict = "reproduced"
+    if not missing_tasks(rows):
+        verdict = "not reproduced" if mean.high < factor else \
+            "reproduced" if mean.low > 1 else verdict
     return finding(verdict, rows, f"mean {mean}: {_text(rows)}", mean, MIN_REDRAWN_RUNS)
 
 
