@@ -98,7 +98,8 @@ def _draw_widths(ax: Axes, widths: Widths, rows: pd.DataFrame, half: pd.DataFram
     star = rows[rows["sweet_spot"]]
     ax.plot(star["bits"], star["mean"], ls="", marker="*", ms=8, color=VERMILION,
             label="sweet spot (corrected)")
-    ax.set_title(policy_label(widths.policy))
+    label = policy_label(widths.policy)
+    ax.set_title(label, fontsize=6 if len(label) > 25 else None)  # longer ones leave the page
     ax.set_xticks([2, 4, 8, 12, 16, FP16_AT], ["2", "4", "8", "12", "16", "fp16"])
     ax.set_xlim(1.5, FP16_AT + 1)
     ax.yaxis.set_major_locator(MaxNLocator(4))
