@@ -55,6 +55,22 @@ def test_a_stopped_run_continues_where_it_was(tmp_path):
     assert training.train(recipe, tmp_path).timesteps == resumed.timesteps
 
 
+def test_training_takes_denormal_numbers_for_zero(tmp_path, monkeypatch):
+    during, evaluate = [], training.evaluate
+
+    def watched(*arguments):
+        during.append(is_zero())
+        return evaluate(*arguments)
+
+    def is_zero() -> bool:
+        return (torch.tensor([1e-30]) * 1e-10).item() == 0
+
+    monkeypatch.setattr(training, "evaluate", watched)
+    training.train(short("dqn-CartPole-v1"), tmp_path)
+    assert during and all(during)
+    assert not is_zero()
+
+
 @pytest.mark.parametrize("recipe_steps", [600, 300], ids=["at its last step", "past a new recipe"])
 def test_a_run_without_steps_left_still_gets_its_last_evaluation(tmp_path, recipe_steps):
     model = make_model(short("ppo-CartPole-v1"), seed=0)
