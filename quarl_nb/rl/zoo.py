@@ -13,6 +13,7 @@ import torch
 
 from quarl_nb.errors import QuarlError, check_choice
 from quarl_nb.paths import project_root
+from quarl_nb.processes import keep_freed_memory
 from quarl_nb.rl.checkpoint import read_progress
 from quarl_nb.rl.policies import DESCRIPTION, load_policy, save_policy
 from quarl_nb.rl.recipes import get_recipe, recipes
@@ -91,6 +92,7 @@ def train_policies(
         fails stops no other.
     """
     torch.set_num_threads(1)
+    keep_freed_memory()
     for name in names:
         if deadline is not None and time.time() >= deadline:
             return

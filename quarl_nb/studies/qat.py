@@ -17,6 +17,7 @@ from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback
 
 from quarl_nb.errors import QuarlError, check_at_least, check_choice, check_seeds
+from quarl_nb.processes import keep_freed_memory
 from quarl_nb.quant import parse_precision, weight_statistics
 from quarl_nb.quant.qat import METHODS
 from quarl_nb.rl.envs import is_atari
@@ -83,6 +84,7 @@ class QATStudy:
     def measure(self, cell: Mapping[str, Any], budget: Mapping[str, Any]) -> Measurement:
         """Train one policy and run its episodes."""
         torch.set_num_threads(1)
+        keep_freed_memory()
         recipe = replace(get_recipe(cell["policy"]), timesteps=budget["timesteps"])
         model = make_model(recipe, cell["seed"])
         assert model.env is not None

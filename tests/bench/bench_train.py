@@ -2,12 +2,15 @@
 
 Stock SB3: `PPO("CnnPolicy", make_atari_env(..., n_envs=8, vec_env_cls=SubprocVecEnv))`, frames
 stacked, fp32, default Adam. Ours: the recipe of `quarl-nb train`. Same network (Nature CNN with
-128 units), same hyperparameters, same cores, interleaved repeats in one run.
+128 units), same hyperparameters, same cores, a process each, interleaved repeats in one run.
 """
 
 from __future__ import annotations
 
+import sys
 import time
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack
 
 import torch
 from stable_baselines3.common.base_class import BaseAlgorithm
@@ -15,37 +18,53 @@ from stable_baselines3.common.env_util import make_atari_env
 from stable_baselines3.common.sb2_compat.rmsprop_tf_like import RMSpropTFLike
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecFrameStack
 
+from quarl_nb.processes import SPAWN, keep_freed_memory
 from quarl_nb.rl.model import ALGORITHMS, make_model
 from quarl_nb.rl.prioritized import PrioritizedDQN, PrioritizedReplayBuffer
 from quarl_nb.rl.recipes import Recipe, get_recipe
 
 ENV_ID = "PongNoFrameskip-v4"
 STEPS, REPEATS = 8 * 128 * 6, 2
+model: list[BaseAlgorithm] = []  # of a trainer's process
 
 
 def main() -> None:
-    """Print both rates and their ratio, algorithm by algorithm."""
-    torch.set_num_threads(2)
-    for algo in ("ppo", "a2c", "dqn"):
-        recipe = get_recipe(f"{algo}-{ENV_ID}")
-        if algo == "dqn":  # updates from the first measured step on
-            recipe.hyperparameters.update(learning_starts=300, buffer_size=10_000)
-        models = {"stock SB3": stock_model(recipe, seed=0),
-                  "quarl_nb": make_model(recipe, seed=0, n_threads=2)}  # fmt: skip
-        rates: dict[str, list[float]] = {name: [] for name in models}
-        for model in models.values():
-            model.learn(400)  # off-policy: to the end of the warm-up
-        for _ in range(REPEATS):
-            for name, model in models.items():
-                rates[name].append(rate(model))
-                print(f"{name:10s} {rates[name][-1]:7.0f} steps/s")
+    """Print both rates and their ratio of every algorithm, or of those named."""
+    for algo in sys.argv[1:] or ("ppo", "a2c", "dqn"):
+        rates: dict[str, list[float]] = {name: [] for name in PREPARED}
+        with ExitStack() as stack:
+            trainers = {name: stack.enter_context(trainer(name, algo)) for name in PREPARED}
+            for _ in range(REPEATS):
+                for name, process in trainers.items():
+                    rates[name].append(process.submit(rate).result())
+                    print(f"{name:10s} {rates[name][-1]:7.0f} steps/s")
         ratio = max(rates["quarl_nb"]) / max(rates["stock SB3"])
         print(f"train {algo} {ENV_ID}: {ratio:.2f}x stock SB3 (target 2x)", flush=True)
-        for model in models.values():
-            model.env.close()
 
 
-def stock_model(recipe: Recipe, seed: int) -> BaseAlgorithm:
+def trainer(name: str, algo: str) -> ProcessPoolExecutor:
+    """A process of its own, which trains: ours sets up its memory, SB3's has what Python has."""
+    return ProcessPoolExecutor(1, mp_context=SPAWN, initializer=prepare, initargs=(name, algo))
+
+
+def prepare(name: str, algo: str) -> None:
+    """In the trainer's process: make the model, and train to the end of its warm-up."""
+    torch.set_num_threads(2)
+    recipe = get_recipe(f"{algo}-{ENV_ID}")
+    if algo == "dqn":  # updates from the first measured step on
+        recipe.hyperparameters.update(learning_starts=300, buffer_size=10_000)
+    model.append(PREPARED[name](recipe))
+    model[0].learn(400)
+
+
+def our_model(recipe: Recipe) -> BaseAlgorithm:
+    """The recipe as `quarl-nb train` trains it."""
+    keep_freed_memory()
+    torch.set_flush_denormal(True)
+    return make_model(recipe, seed=0, n_threads=2)
+
+
+def stock_model(recipe: Recipe) -> BaseAlgorithm:
     """The same recipe of an Atari game in SB3 as its documentation shows it.
 
     Its optimizers are the algorithms' own (A2C's is the RL Zoo's, of SB3 too); prioritized replay,
@@ -53,7 +72,7 @@ def stock_model(recipe: Recipe, seed: int) -> BaseAlgorithm:
     """
     one = recipe.n_envs == 1
     frames = make_atari_env(
-        recipe.env_id, recipe.n_envs, seed, vec_env_cls=DummyVecEnv if one else SubprocVecEnv
+        recipe.env_id, recipe.n_envs, seed=0, vec_env_cls=DummyVecEnv if one else SubprocVecEnv
     )
     arguments = {k: v for k, v in recipe.hyperparameters.items() if k != "policy_kwargs"}
     policy_kwargs: dict = dict(features_extractor_kwargs=dict(features_dim=128))
@@ -62,14 +81,17 @@ def stock_model(recipe: Recipe, seed: int) -> BaseAlgorithm:
         policy_kwargs |= dict(optimizer_class=RMSpropTFLike, optimizer_kwargs=dict(eps=1e-5))
     if arguments.get("replay_buffer_class") == "prioritized":
         kind, arguments["replay_buffer_class"] = PrioritizedDQN, PrioritizedReplayBuffer
-    return kind("CnnPolicy", VecFrameStack(frames, 4), seed=seed, device="cpu",
+    return kind("CnnPolicy", VecFrameStack(frames, 4), seed=0, device="cpu",
                 policy_kwargs=policy_kwargs, **arguments)  # fmt: skip
 
 
-def rate(model) -> float:
+PREPARED = {"stock SB3": stock_model, "quarl_nb": our_model}
+
+
+def rate() -> float:
     """Environment steps per second of `STEPS` more steps of training."""
     started = time.perf_counter()
-    model.learn(STEPS, reset_num_timesteps=False)
+    model[0].learn(STEPS, reset_num_timesteps=False)
     return STEPS / (time.perf_counter() - started)
 
 
