@@ -17,7 +17,7 @@ ALLOWED = {
     "errors": set(),
     "paths": BASE,
     "quant": BASE | {"quant"},
-    "rl": BASE | {"quant", "rl", "provenance"},
+    "rl": BASE | {"quant", "rl", "provenance", "processes"},
     "inference": BASE | {"quant", "rl", "inference"},
     "actorq": BASE | {"quant", "inference", "rl", "processes", "actorq"},
     "study": BASE,

@@ -23,6 +23,7 @@ from quarl_nb.actorq.settings import ActorTask, Settings
 from quarl_nb.errors import QuarlError, UnavailableError, check_at_least, check_choice, one_line
 from quarl_nb.quant import parse_precision
 from quarl_nb.rl.checkpoint import Progress, load_checkpoint
+from quarl_nb.rl.denormals import denormals_as_zero
 from quarl_nb.rl.policies import PolicyNet
 
 logger = logging.getLogger(__name__)
@@ -128,7 +129,8 @@ class ActorQ:
         run = Run(learner, total_steps, self.saving, progress, progress_bar, on_message)
         self.result, stopped = run.result, "failed"
         try:
-            ENGINES[self.engine](run, self._tasks(learner))
+            with denormals_as_zero():
+                ENGINES[self.engine](run, self._tasks(learner))
             stopped = "done"
         except KeyboardInterrupt:
             stopped = "interrupted"

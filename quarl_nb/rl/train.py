@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from stable_baselines3.common.callbacks import BaseCallback
 from tqdm import tqdm
 
@@ -23,6 +22,7 @@ from quarl_nb import provenance
 from quarl_nb.errors import QuarlError
 from quarl_nb.rl.air_curriculum import CurriculumCallback
 from quarl_nb.rl.checkpoint import Progress, has_finite_weights, load_checkpoint, save_checkpoint
+from quarl_nb.rl.denormals import denormals_as_zero
 from quarl_nb.rl.evaluate import Evaluation, evaluate
 from quarl_nb.rl.model import make_model
 from quarl_nb.rl.policies import PolicyNet, save_policy
@@ -44,9 +44,6 @@ def train(
     Continues from ``run_dir/checkpoint.pt`` where there is one. At most `CHECKPOINT_EVERY_S`
     seconds of work are lost when the process is killed. `show_bar`: on a terminal.
 
-    Denormal numbers count as zero meanwhile: Adam's moments of dead units fade into them and stay
-    there, where processors are slow. Of DQN on Breakout 40 % did, and an update took 1.4x.
-
     Raises:
         QuarlError: the checkpoint cannot be read or written, or the parameters became NaN.
     """
@@ -67,10 +64,12 @@ def train(
     callbacks: list[BaseCallback] = [monitor]
     if recipe.curriculum:
         callbacks.append(CurriculumCallback(recipe.curriculum, progress.stages))
-    torch.set_flush_denormal(True)
     try:
         if remaining > 0:
-            model.learn(remaining, callback=callbacks, reset_num_timesteps=progress.timesteps == 0)
+            with denormals_as_zero():
+                model.learn(
+                    remaining, callback=callbacks, reset_num_timesteps=progress.timesteps == 0
+                )
         if not progress.done and progress.timesteps >= recipe.timesteps:
             if monitor.evaluated_at != progress.timesteps:
                 monitor.evaluate()
@@ -83,7 +82,6 @@ def train(
             raise diverged(recipe, progress.timesteps) from error
         raise
     finally:
-        torch.set_flush_denormal(False)
         monitor.bar.close()
     monitor.checkpoint()
     return progress

@@ -15,6 +15,7 @@ from stable_baselines3.common.callbacks import BaseCallback
 from torch.distributions import Categorical
 
 from quarl_nb.errors import QuarlError
+from quarl_nb.rl.denormals import denormals_as_zero
 from quarl_nb.rl.evaluate import evaluate
 from quarl_nb.rl.policies import PolicyNet
 from quarl_nb.rl.train import SELECTION_SEED
@@ -77,7 +78,8 @@ def train_watched(
     started = time.perf_counter()
     try:
         # Callbacks of quantization first: what is watched at a step is what acts from then on.
-        model.learn(schedule.timesteps, callback=[*callbacks, watcher])
+        with denormals_as_zero():
+            model.learn(schedule.timesteps, callback=[*callbacks, watcher])
     except ValueError as error:
         if "nan" in str(error).lower():  # torch.distributions refuses a mean that is NaN
             at = f"step {model.num_timesteps}"

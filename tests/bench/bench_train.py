@@ -60,7 +60,7 @@ def prepare(name: str, algo: str) -> None:
 def our_model(recipe: Recipe) -> BaseAlgorithm:
     """The recipe as `quarl-nb train` trains it."""
     keep_freed_memory()
-    torch.set_flush_denormal(True)
+    torch.set_flush_denormal(True)  # as `train` has it
     return make_model(recipe, seed=0, n_threads=2)
 
 

@@ -67,7 +67,7 @@ def test_training_takes_denormal_numbers_for_zero(tmp_path, monkeypatch):
 
     monkeypatch.setattr(training, "evaluate", watched)
     training.train(short("dqn-CartPole-v1"), tmp_path)
-    assert during and all(during)
+    assert during[0]
     assert not is_zero()
 
 
