@@ -103,7 +103,8 @@ def prepare_qat(
 class QuantDelay(BaseCallback):
     """Starts quantization after `delay` environment steps, in acting and target networks at once.
 
-    While SB3 collects data, weights are quantized once, not once a decision: nothing trains then.
+    What does not train at present is quantized once and not at every use: the acting network while
+    SB3 collects data, DQN's target network while the other trains.
 
     Raises:
         QuarlError: (in `learn`) the run is not longer than the delay.
@@ -121,18 +122,22 @@ class QuantDelay(BaseCallback):
             raise QuarlError(f"quant_delay {self.delay} is not shorter than the run, {total} steps")
         networks = _networks(self.model)
         self.acting_layers = list(qat_layers(networks[0]))
+        # Other algorithms move their target network at every update.
+        steady = networks[1:] if _algorithm(self.model) == "dqn" else []
+        self.target_layers = [layer for parts in steady for layer in qat_layers(parts)]
         self.networks = [_quantizers(parts) for parts in networks]
         self.started = is_quantized(self.model)
 
     def _on_rollout_start(self) -> None:
-        self._hold(True)
+        self._hold(acting=True, target=False)
 
     def _on_rollout_end(self) -> None:
-        self._hold(False)
+        self._hold(acting=False, target=True)
 
-    def _hold(self, holding: bool) -> None:
-        for layer in self.acting_layers:
-            layer.holding = holding
+    def _hold(self, acting: bool, target: bool) -> None:
+        for layers, holding in ((self.acting_layers, acting), (self.target_layers, target)):
+            for layer in layers:
+                layer.holding = holding
 
     def _on_step(self) -> bool:
         if not self.started and self.num_timesteps >= self.delay:
@@ -140,7 +145,7 @@ class QuantDelay(BaseCallback):
         return True
 
     def _on_training_end(self) -> None:
-        self._hold(False)  # a run that is stopped ends within a rollout
+        self._hold(acting=False, target=False)  # a run that is stopped ends within a rollout
         if not self.started:
             logger.warning(
                 "quantization never began: the run ended %s",
@@ -154,7 +159,7 @@ class QuantDelay(BaseCallback):
             return
         for quantizer in acting:
             quantizer.start()
-        self._hold(True)  # what is held has not been quantized
+        self._hold(acting=True, target=False)  # what is held has not been quantized
         for target in targets:
             for source, quantizer in zip(acting, target, strict=True):
                 quantizer.load_state_dict(source.state_dict())

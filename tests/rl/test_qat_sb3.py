@@ -226,7 +226,7 @@ def test_holding_weights_while_collecting_changes_nothing(
         return model.policy.state_dict()
 
     held = trained()
-    monkeypatch.setattr(QuantDelay, "_hold", lambda *_: None)
+    monkeypatch.setattr(QuantDelay, "_hold", lambda *_, **__: None)
     plain = trained()
     assert all(torch.equal(held[name], plain[name]) for name in plain)
 
@@ -245,6 +245,33 @@ def test_weights_are_quantized_once_a_rollout(monkeypatch: pytest.MonkeyPatch) -
     # A callback of its own for every call, as `learn` allows: the second finds layers prepared.
     model.learn(64, callback=QuantDelay(0), reset_num_timesteps=False)
     assert len(acted) == 2 * 3  # rollouts of 32 steps, layers that act
+
+
+def test_dqn_quantizes_its_target_once_between_two_rollouts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def train() -> tuple[dict[str, torch.Tensor], int]:
+        model: Any = sb3.DQN("MlpPolicy", "CartPole-v1", target_update_interval=30, train_freq=8,
+                             gradient_steps=4, learning_starts=16, **PLAIN, **small())  # fmt: skip
+        model.learn(32, callback=prepare_qat(model, 4))
+        targets = {layer.weight_quantizer for layer in qat_layers([model.q_net_target])}
+        quantized = []
+        quantize = WeightQuantizer.quantize
+
+        def count(self: WeightQuantizer, x: torch.Tensor) -> torch.Tensor:
+            quantized.extend([self] if self in targets else [])
+            return quantize(self, x)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(WeightQuantizer, "quantize", count)
+            model.learn(64, callback=QuantDelay(0), reset_num_timesteps=False)
+        return model.policy.state_dict(), len(quantized)
+
+    held, times = train()
+    monkeypatch.setattr(QuantDelay, "_hold", lambda *_, **__: None)
+    plain, every_time = train()
+    assert (times, every_time) == (8 * 3, 8 * 4 * 3)  # rollouts, updates of each, layers
+    assert all(torch.equal(held[name], plain[name]) for name in plain)
 
 
 def test_a_run_that_is_stopped_holds_nothing() -> None:
