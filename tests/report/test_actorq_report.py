@@ -116,6 +116,13 @@ def test_only_runs_of_one_setting_are_compared() -> None:
     assert set(actorq.runs.speedups(again)["runs"]) == {3}  # a run counts once
 
 
+def test_times_of_two_processors_are_not_compared() -> None:
+    full, int8 = (make_records(["Walker Stand"], [actor]).assign(**{"provenance.cpu": cpu})
+                  for actor, cpu in (("fp32/torch", "one"), ("int8/onnxruntime", "another")))
+    found = actorq.runs.speedups(pd.concat([full, int8], ignore_index=True))
+    assert list(found["actor"]) == ["fp32/torch"]
+
+
 def test_a_step_is_the_slower_side_of_two_that_overlap() -> None:
     parts = actorq.parts.step_parts(make_records(["Walker Stand"], seeds=(0,)))
     torch = row_of(parts, actor="fp32/torch")

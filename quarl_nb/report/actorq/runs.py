@@ -22,9 +22,10 @@ from quarl_nb.report.stats import Floats, Interval, bootstrap_weights
 # The paper's actors in full precision, and those of the runtime that int8 runs in.
 BASELINES = {"torch": "fp32/torch", "ort": "fp32/onnxruntime"}
 ACTORS = (*BASELINES.values(), "fp16/torch", "int8/onnxruntime")  # as tables and figures order them
-# What two runs must share to be compared; fields of the cell, then of the budget.
+# What two runs must share to be compared: fields of the cell and of the budget, the processor.
 SETTING = ["task", "env_id", "algo", "width", "n_actors", "envs_per_actor", "pull_period",
-           "samples_per_insert", "budget.steps", "budget.device", "budget.autocast"]  # fmt: skip
+           "samples_per_insert", "budget.steps", "budget.device", "budget.autocast",
+           "provenance.cpu"]  # fmt: skip
 ACTOR = ["precision", "runtime", "communication"]
 AXES = {"time_s": "curve_wall_s", "steps": "curve_steps", "updates": "curve_updates"}
 
@@ -41,7 +42,8 @@ def actorq_runs(records: pd.DataFrame) -> pd.DataFrame:
     """
     if records.empty or "actor_s" not in records:
         return pd.DataFrame()
-    needed = ~records.columns.str.match(r"(provenance|energy|extra)\.")
+    unused = records.columns.str.match(r"(provenance|energy|extra)\.")
+    needed = ~unused | records.columns.isin(SETTING)
     rows = records.loc[records["actor_s"].notna(), needed].copy()
     for name in SETTING:
         if name not in rows:
