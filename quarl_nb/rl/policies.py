@@ -57,6 +57,11 @@ class PolicyNet(nn.Module):
 
         return policy_from_model(model, env_id=env_id, **options)
 
+    def with_head(self, kind: str) -> PolicyNet:
+        """The same network, whose outputs another head without bounds turns into actions."""
+        head = replace(self.spec.head, kind=kind)
+        return PolicyNet(replace(self.spec, head=head), self.state_dict())
+
     @property
     def recurrent(self) -> bool:
         return any(layer.kind == "gru_cell" for layer in self.spec.layers)

@@ -9,6 +9,7 @@ import torch
 from quarl_nb.errors import QuarlError
 from quarl_nb.rl import train as training
 from quarl_nb.rl.checkpoint import Progress, load_checkpoint, save_checkpoint
+from quarl_nb.rl.evaluate import Evaluation
 from quarl_nb.rl.model import make_model
 from quarl_nb.rl.policies import load_policy
 from quarl_nb.rl.recipes import get_recipe, linear, recipes
@@ -86,6 +87,26 @@ def test_no_step_is_evaluated_twice(tmp_path):
     training.train(short("dqn-CartPole-v1", timesteps=512, eval_every=256), tmp_path)
     _, *rows = (tmp_path / "progress.csv").read_text().splitlines()
     assert [row.split(",")[0] for row in rows] == ["256", "512"]
+
+
+@pytest.mark.parametrize("better", ["argmax", "sample"])
+def test_the_head_that_evaluates_better_is_kept(tmp_path, monkeypatch, better):
+    recipe = get_recipe("ppo-PongNoFrameskip-v4")
+    assert recipe.heads == ("argmax", "sample")
+
+    def judged(net, env_id, seeds):
+        value = float(net.spec.head.kind == better)
+        return Evaluation([value] * len(seeds), [1] * len(seeds), [*seeds], 0.0)
+
+    monkeypatch.setattr(training, "evaluate", judged)
+    progress = training.train(short("ppo-CartPole-v1", heads=recipe.heads), tmp_path)
+    assert progress.best_return == 1.0
+    assert load_policy(tmp_path / "best").spec.head.kind == better
+
+
+def test_action_values_are_not_sampled():
+    """A softmax of action values means nothing."""
+    assert not any(recipe.heads for recipe in recipes().values() if recipe.algo == "dqn")
 
 
 def test_training_stops_at_its_target_return(tmp_path):

@@ -31,6 +31,10 @@ def _atari(algo: str, game: str) -> Recipe:
     target = 20.0 if game == "Pong" else None
     env_id = game + ATARI_SUFFIX
     common: dict[str, Any] = dict(target_return=target, eval_every=50_000, eval_episodes=10)
+    if algo != "dqn":
+        # Without sticky actions the largest logit may repeat itself for ever. The RL Zoo samples on
+        # Atari, and so did the first one's `enjoy.py`, which the paper's released code goes by.
+        common["heads"] = ("argmax", "sample")
     if algo == "ppo":
         return Recipe(
             algo, env_id, 3_000_000,
