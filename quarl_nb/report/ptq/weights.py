@@ -155,6 +155,8 @@ def _histograms(ax: Axes, rows: pd.DataFrame, color: str) -> None:
 
 def _log_axis(ax: Axes) -> None:
     ax.set_xscale("log")
-    ax.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    low, high = ax.get_xlim()
+    crowded = high / low > 100  # labels would touch
+    ax.xaxis.set_major_locator(LogLocator(subs=(1,) if crowded else (1, 2, 5)))
     ax.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
     ax.xaxis.set_minor_formatter(NullFormatter())
