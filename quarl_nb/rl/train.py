@@ -138,10 +138,9 @@ class _Monitor(BaseCallback):
         self._check_finite()
         seeds = range(SELECTION_SEED, SELECTION_SEED + self.recipe.eval_episodes)
         net = PolicyNet.from_sb3(self.model, env_id=self.recipe.env_id)
-        nets = [net.with_head(kind) for kind in self.recipe.heads] or [net]
-        where = self.recipe.judged_in or self.recipe.env_id
-        results = [evaluate(net, where, seeds) for net in nets]
-        net, result = max(zip(nets, results, strict=True), key=lambda pair: pair[1].mean)
+        if self.recipe.head:
+            net = net.with_head(self.recipe.head)
+        result = evaluate(net, self.recipe.judged_in or self.recipe.env_id, seeds)
         self.progress.wall_s = time.perf_counter() - self.started
         self.evaluated_at = self.num_timesteps
         if result.mean > self.progress.best_return:

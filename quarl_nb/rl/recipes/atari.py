@@ -31,10 +31,6 @@ def _atari(algo: str, game: str) -> Recipe:
     target = 20.0 if game == "Pong" else None
     env_id = game + ATARI_SUFFIX
     common: dict[str, Any] = dict(target_return=target, eval_every=50_000, eval_episodes=10)
-    if algo != "dqn":
-        # Without sticky actions the largest logit may repeat itself for ever. The RL Zoo samples on
-        # Atari, and so did the first one's `enjoy.py`, which the paper's released code goes by.
-        common["heads"] = ("argmax", "sample")
     if algo == "ppo":
         return Recipe(
             algo, env_id, 3_000_000,
@@ -66,12 +62,12 @@ def _game(algo: str, game: str) -> Recipe:
     base = _atari(algo, "Pong")
     # A policy that never fires plays Breakout for half an hour: evaluate half as often.
     recipe = replace(base, env_id=game + ATARI_SUFFIX, target_return=None, eval_every=100_000)
-    if algo == "ppo":
-        source = "RL Zoo, atari; 1 of its 10 million steps"
-        return replace(recipe, timesteps=1_000_000, source=source)
-    if algo == "a2c":
-        source = "RL Zoo, atari; 2 of its 10 million steps"
-        return replace(recipe, timesteps=2_000_000, source=source)
+    if algo in ("ppo", "a2c"):
+        # The largest logit may repeat itself for ever, as there are no sticky actions. The RL Zoo
+        # samples on Atari, as does `enjoy.py` of the first one, which the paper's code began with.
+        millions = dict(ppo=1, a2c=2)[algo]
+        source = f"RL Zoo, atari; {millions} of its 10 million steps"
+        return replace(recipe, timesteps=millions * 1_000_000, head="sample", source=source)
     table_5 = dict(buffer_size=10_000, replay_buffer_class="prioritized",
                    replay_buffer_kwargs=dict(alpha=0.6))  # fmt: skip
     source = (

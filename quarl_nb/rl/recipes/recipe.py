@@ -33,8 +33,8 @@ class Recipe:
         task: takes the environment's place in the name, where several policies share one.
         curriculum, reward_scale: of the navigation task; see `Curriculum` and `ArenaVecEnv`.
         judged_in: the environment of evaluations, where it is another (with other rewards).
-        heads: ways to turn its outputs into actions (see `Head`); the one that evaluates better is
-            kept. Default: the algorithm's own, without exploration.
+        head: how the policy acts once trained (see `Head`), where not as the algorithm would
+            without exploration.
         half_precision: DQN on vectors trains its hidden layers in bfloat16 (`HalfDQNPolicy`).
         source: where the hyperparameters come from, and what differs.
     """
@@ -54,7 +54,7 @@ class Recipe:
     curriculum: Curriculum | None = None
     reward_scale: float = 1.0
     judged_in: str | None = None
-    heads: tuple[str, ...] = ()
+    head: str | None = None
     half_precision: bool = False
 
     @property
