@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from quarl_nb.errors import QuarlError, check_at_least, check_choice, check_seed
 from quarl_nb.rl.d4pg import D4PG
 from quarl_nb.rl.envs import make_env
 from quarl_nb.rl.half_dqn import HalfDQNPolicy
+from quarl_nb.rl.recipes import linear
 
 ALGORITHMS: dict[str, type[OffPolicyAlgorithm]] = {
     "d4pg": D4PG, "ddpg": DDPG, "dqn": DQN, "sac": SAC, "td3": TD3,
@@ -41,7 +43,8 @@ def make_algorithm(
         critic_width: units in each hidden layer of the critics, where there are any.
         autocast: "bf16" lets a D4PG or DQN learner compute in bfloat16; "" in fp32.
         fused: one kernel for a whole step of Adam; without it torch makes a pass an operation.
-        options: of the algorithm, in place of its defaults.
+        options: of the algorithm, in place of its defaults; a `learning_rate` of "lin_3e-4" falls
+            from there to 0, as the RL Zoo writes it.
 
     Raises:
         QuarlError: an unknown algorithm or environment, an algorithm that cannot act there, a
@@ -60,6 +63,8 @@ def make_algorithm(
             options["autocast"] = torch.bfloat16
         else:
             policy = HalfDQNPolicy
+    if isinstance(rate := options.get("learning_rate"), str):
+        options["learning_rate"] = _schedule(rate)
     hidden: Any = [width] * 3
     if algo != "dqn":
         hidden = dict(pi=hidden, qf=[critic_width] * 3)
@@ -73,6 +78,14 @@ def make_algorithm(
         raise QuarlError(f"{algo} cannot act in {env_id}: {error}".partition("\n")[0]) from error
     except (RuntimeError, TypeError, MemoryError) as error:  # torch: larger than memory, or int64
         raise QuarlError(f"{algo} of width {width} cannot be made: {one_line(error)}") from error
+
+
+def _schedule(text: str) -> Callable[[float], float]:
+    kind, _, initial = text.partition("_")
+    try:
+        return {"lin": linear}[kind](float(initial))
+    except (KeyError, ValueError):
+        raise QuarlError(f"learning rate {text!r} is no number, nor like 'lin_3e-4'") from None
 
 
 def _check_device(device: str) -> None:

@@ -119,6 +119,18 @@ def test_a_gpu_that_is_absent_is_told(monkeypatch):
         make_algorithm("dqn", "CartPole-v1", device="cuda:0")
 
 
+def test_a_learning_rate_may_fall_as_the_rl_zoo_writes_it():
+    model = make_algorithm("dqn", "CartPole-v1", width=8, learning_rate="lin_2e-3")
+    assert [model.lr_schedule(remaining) for remaining in (1.0, 0.5, 0.0)] == [2e-3, 1e-3, 0.0]
+    assert make_algorithm("dqn", "CartPole-v1", 8, learning_rate=3e-4).lr_schedule(0.5) == 3e-4
+
+
+@pytest.mark.parametrize("rate", ["exp_1e-3", "lin_", "lin_fast", "1e-3", ""])
+def test_another_schedule_is_refused(rate):
+    with pytest.raises(QuarlError, match=f"learning rate '{rate}' is no number, nor like 'lin_3e"):
+        make_algorithm("dqn", "CartPole-v1", width=8, learning_rate=rate)
+
+
 def test_the_learner_has_the_papers_networks():
     model = make_algorithm("d4pg", "Pendulum-v1")
     shapes = [p.shape for name, p in model.actor.named_parameters() if name.endswith("weight")]
