@@ -30,10 +30,10 @@ class ActorQStudy:
 
     Parameters: `tasks` (environments of Table 3), `actors` ("int8/onnxruntime": the precision and
     runtime that actors compute in), `widths` (of the policy), `n_actors`, `envs_per_actor`,
-    `pull_periods` (0: the task's own), `samples_per_insert`, `communications` ("": as computed),
-    `seeds`; `steps` (environment steps, 0: Table 3's), `evaluations` of the learner's policy along
-    the run, `episodes` each, `device` of the learner and its `autocast` ("bf16" or ""),
-    `options` of the algorithm, beside the task's own.
+    `pull_periods`, `samples_per_insert` (0 of these and of `widths`: the task's own),
+    `communications` ("": as computed), `seeds`; `steps` (environment steps, 0: Table 3's),
+    `evaluations` of the learner's policy along the run, `episodes` each, `device` of the learner
+    and its `autocast` ("bf16" or ""), `options` of the algorithm, beside the task's own.
     """
 
     name: str
@@ -56,7 +56,8 @@ class ActorQStudy:
                 cell = {"task": task.published, "env_id": env_id, "algo": task.algo,
                         "precision": precision, "runtime": runtime}  # fmt: skip
                 cell |= dict(zip(FIELDS, values, strict=True))
-                cell["pull_period"] = cell["pull_period"] or task.pull_period
+                for name in ("width", "pull_period", "samples_per_insert"):
+                    cell[name] = cell[name] or getattr(task, name)
                 cell["communication"] = cell["communication"] or precision
                 check_at_least(1, width=cell["width"])
                 _settings(cell)
@@ -111,10 +112,11 @@ SMOKE = {
 }  # fmt: skip
 QUICK = SMOKE | {"actors": ACTORS[:2] + ACTORS[3:], "widths": [256], "steps": 8000,
                  "samples_per_insert": [1.0], "evaluations": 4, "episodes": 5}  # fmt: skip
-# Actor-bound on two cores: one actor, one learner, a transition sampled once on average.
-FULL = QUICK | {"tasks": TWO_CORES, "actors": ACTORS, "widths": [2048], "seeds": [0, 1, 2],
-                "pull_periods": [0], "steps": 0, "evaluations": 20, "episodes": 10,
-                "autocast": "bf16"}  # fmt: skip
+# Actor-bound on two cores: one actor, one learner, a transition sampled once on average (except
+# MountainCar's, which is not learned so).
+FULL = QUICK | {"tasks": TWO_CORES, "actors": ACTORS, "widths": [0], "seeds": [0, 1, 2],
+                "pull_periods": [0], "samples_per_insert": [0.0], "steps": 0, "evaluations": 20,
+                "episodes": 10, "autocast": "bf16"}  # fmt: skip
 SPEEDUP = ActorQStudy("actorq", {"smoke": SMOKE, "quick": QUICK, "full": FULL})
 
 # Figure 3: how often actors pull, and how old the policies are that fill the replay buffer.

@@ -50,6 +50,17 @@ def test_a_cell_is_one_run_from_actors_to_records(tmp_path):
     assert record["cell"]["pull_period"] == 100 and record["cell"]["communication"] == "int8"
 
 
+def test_zero_stands_for_the_tasks_own_setting():
+    own = {"tasks": ["CartPole-v1", "MountainCar-v0"], "actors": ["int8/onnxruntime"],
+           "pull_periods": [0], "widths": [0], "samples_per_insert": [0.0]}  # fmt: skip
+    cells = [cell for cell, _ in SPEEDUP.cells(SPEEDUP.profiles["smoke"] | own)]
+    knobs = ("width", "pull_period", "samples_per_insert")
+    assert [[cell[knob] for knob in knobs] for cell in cells] == [[2048, 1000, 1], [256, 1000, 64]]
+    asked = own | {"widths": [8], "samples_per_insert": [2.0], "pull_periods": [5]}
+    cells = [cell for cell, _ in SPEEDUP.cells(SPEEDUP.profiles["smoke"] | asked)]
+    assert [[cell[knob] for knob in knobs] for cell in cells] == [[8, 5, 2], [8, 5, 2]]
+
+
 def test_a_run_that_failed_leaves_what_was_measured_until_then(broken_env):
     budget = {"steps": 1000, "evaluations": 0, "episodes": 1}
     learner = make_algorithm("dqn", broken_env, width=8)
@@ -81,7 +92,7 @@ def test_the_full_profile_has_both_baselines_and_three_seeds():
     ({"actors": ["int8"]}, "not precision/runtime"),
     ({"actors": ["int8/onnx"]}, "unknown runtime 'onnx'"),
     ({"n_actors": [0]}, "n_actors is 0"),
-    ({"widths": [0]}, "width must be at least 1, not 0"),
+    ({"widths": [-1]}, "width must be at least 1, not -1"),
     ({"steps": -1}, "steps must be at least 0, not -1"),
     ({"evaluations": -1}, "evaluations must be at least 0, not -1"),
     ({"episodes": 0}, "episodes must be at least 1, not 0"),
