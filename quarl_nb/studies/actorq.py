@@ -120,7 +120,7 @@ FULL = QUICK | {"tasks": TWO_CORES, "actors": ACTORS, "widths": [0], "seeds": [0
 SPEEDUP = ActorQStudy("actorq", {"smoke": SMOKE, "quick": QUICK, "full": FULL})
 
 # Figure 3: how often actors pull, and how old the policies are that fill the replay buffer.
-STALENESS_FULL = FULL | {"tasks": ["dm:walker-stand", "CartPole-v1"],
+STALENESS_FULL = FULL | {"tasks": ["dm:walker-stand", "CartPole-v1", "MountainCar-v0"],
                          "actors": ["int8/onnxruntime"],
                          "pull_periods": [30, 100, 1000, 5000],
                          "seeds": [*range(6)]}  # fewer pairs show nothing at 5 % (Holm)
