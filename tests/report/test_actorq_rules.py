@@ -44,6 +44,10 @@ def test_speedups_decide_only_in_the_papers_setting() -> None:
     assert cpu.verdict == "inconclusive"
     assert "not the paper's setting: 4 actors x 1 env" in cpu.measured
     assert "learner on cpu" in cpu.measured
+    narrow = every["task"] == "Walker Stand"
+    widths = every["width"].mask(narrow, 256)
+    two = every.assign(**{"budget.device": "cpu", "width": widths})
+    assert "256 or 2048 wide" in speedup_above(two, ["int8"], 1.5).measured
     assert speedup_above(every.assign(profile="smoke"), ["int8"], 1.5).verdict == "not measured"
     assert speedup_range(every, 1.5, 5.41).verdict == "not reproduced"
     assert speedup_range(every, 4.47, 4.48).verdict == "reproduced"

@@ -57,6 +57,17 @@ def test_bars_are_the_ratios_and_stacks_the_grams() -> None:
     assert sorted(tops) == pytest.approx(sorted(stacks), rel=1e-2)
 
 
+def test_labels_name_the_knobs_of_tasks_run_at_several_settings() -> None:
+    pulls = [make_records(tasks, ACTORS, pull_period=pull)
+             for tasks, pull in ((["Walker Stand"], 1000), (["Acrobot (Gym)"], 30))]  # fmt: skip
+    _, points = carbon.figures.carbon_ratios(emissions(with_energy(pd.concat(pulls))))
+    assert {*points["label"]} == {"Walker Stand", "Acrobot (Gym)"}
+    pulls.append(make_records(["Acrobot (Gym)"], ACTORS, pull_period=1000))
+    _, points = carbon.figures.carbon_ratios(emissions(with_energy(pd.concat(pulls))))
+    assert {*points["label"]} == {"Walker Stand", "Acrobot (Gym), pull period 30",
+                                  "Acrobot (Gym), pull period 1000"}  # fmt: skip
+
+
 def test_the_notebook_tells_ratios_and_what_was_left_out(tmp_path: Path) -> None:
     store = ResultStore(tmp_path / "records")
     write_runs(store, "actorq", with_energy(make_records(["Walker Stand"], ACTORS, seeds=(0, 1))))

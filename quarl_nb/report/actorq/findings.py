@@ -44,7 +44,7 @@ def finding(
     other = rows[~papers_setting(rows)]
     if len(other):
         verdict = "inconclusive"
-        text += f" (not the paper's setting: {setting_label(other.iloc[0])})"
+        text += f" (not the paper's setting: {setting_label(other)})"
     return Finding(verdict, text, interval, keys_of(rows))
 
 

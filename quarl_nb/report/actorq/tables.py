@@ -20,14 +20,17 @@ KNOBS = {"n_actors": "actors", "envs_per_actor": "envs an actor", "width": "widt
 NEVER = "not reached"
 
 
-def setting_label(row: pd.Series) -> str:
-    """What a run was set to, in words: "1 actor x 1 env, 2048 wide, pull 1000, 1 sample an insert,
-    learner on cpu"."""
-    actors, samples = ("" if row[name] == 1 else "s" for name in ("n_actors", "samples_per_insert"))
-    return (f"{row['n_actors']:.0f} actor{actors} x {row['envs_per_actor']:.0f} env, "
-            f"{row['width']:.0f} wide, pull {row['pull_period']:.0f}, "
-            f"{row['samples_per_insert']:g} sample{samples} an insert, "
-            f"learner on {row['budget.device'] or 'cpu'}")
+def setting_label(rows: pd.DataFrame) -> str:
+    """What runs were set to, in words: "1 actor x 1 env, 256 or 2048 wide, pull 1000, 1 sample an
+    insert, learner on cpu"."""
+    each = {name: sorted(rows[name].unique()) for name in KNOBS if name != "budget.device"}
+    text = {name: " or ".join(f"{value:g}" for value in values) for name, values in each.items()}
+    actors, samples = ("" if each[name] == [1] else "s"
+                       for name in ("n_actors", "samples_per_insert"))  # fmt: skip
+    devices = " or ".join(sorted({device or "cpu" for device in rows["budget.device"]}))
+    return (f"{text['n_actors']} actor{actors} x {text['envs_per_actor']} env, "
+            f"{text['width']} wide, pull {text['pull_period']}, "
+            f"{text['samples_per_insert']} sample{samples} an insert, learner on {devices}")
 
 
 def papers_setting(rows: pd.DataFrame) -> pd.Series:
@@ -64,7 +67,7 @@ def table2_rows(found: pd.DataFrame) -> pd.DataFrame:
 def table2(rows: pd.DataFrame) -> pd.DataFrame:
     """`table2_rows` for reading: a row a task (and setting, if there are several), published beside
     measured. Speed-ups are `value [95 % interval over runs]`; one run has no interval."""
-    knobs = _varied(rows)
+    knobs = varied(rows)
     lines: dict[tuple[str, ...], dict[tuple[str, str], str]] = {}
     for task, group in rows.groupby("task", sort=False):
         published_cells: dict[tuple[str, str], str] = {}
@@ -113,7 +116,7 @@ def _measured_cells(row: pd.Series) -> dict[tuple[str, str], str]:
     return cells
 
 
-def _varied(rows: pd.DataFrame) -> list[str]:
+def varied(rows: pd.DataFrame) -> list[str]:
     """Those of `KNOBS` that take several values."""
     return [name for name in KNOBS if name in rows and rows[name].nunique() > 1]
 
@@ -178,7 +181,7 @@ def prediction_table(pairs: pd.DataFrame) -> pd.DataFrame:
         return pairs
     return pd.DataFrame({
         "task": pairs["task"],
-        **{KNOBS[name]: _numbers(pairs[name], "g") for name in _varied(pairs)},
+        **{KNOBS[name]: _numbers(pairs[name], "g") for name in varied(pairs)},
         "actor": pairs["actor"].map(actor_label), "over": pairs["baseline"].map(actor_label),
         "actor alone": pairs["gain"].map("{:.2f}".format),
         "load of the learner": pairs["load"].map("{:.2f}".format),

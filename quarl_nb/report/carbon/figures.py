@@ -14,7 +14,7 @@ from matplotlib.patches import Patch
 from quarl_nb.report.actorq.inference import COLORS
 from quarl_nb.report.actorq.runs import BASELINES, actor_label
 from quarl_nb.report.carbon.costs import ALL, PARTS, PERS
-from quarl_nb.report.carbon.tables import by_setting, published_ratios
+from quarl_nb.report.carbon.tables import labelled, published_ratios
 from quarl_nb.report.style import (
     BLACK,
     BLUE,
@@ -75,10 +75,10 @@ def _ratio_points(rows: pd.DataFrame) -> pd.DataFrame:
         return rows
     whole = rows[(rows["part"] == ALL) & (rows["precision"] != "fp32")]
     found = [
-        {"label": ", ".join(name), "per": row["per"], "actor": row["actor"], "baseline": base,
+        {"label": label, "per": row["per"], "actor": row["actor"], "baseline": base,
          "runs": row["runs"], "ratio": row[f"ratio_{short}"],
          "ratio_low": row[f"ratio_{short}_low"], "ratio_high": row[f"ratio_{short}_high"]}
-        for name, group in by_setting(whole) for _, row in group.iterrows()
+        for label, group in labelled(whole) for _, row in group.iterrows()
         for short, base in BASELINES.items()
         if f"ratio_{short}" in row and (base == BASELINES["torch"] or row["runtime"] in base)
     ]  # fmt: skip
@@ -130,11 +130,11 @@ def carbon_by_part(rows: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
     rows = rows[rows["per"] == "million steps"] if len(rows) else rows
     if rows.empty:
         raise NothingToDrawError("no ActorQ run that recorded its CPU-seconds")
-    panels, points = list(by_setting(rows)), []
+    panels, points = list(labelled(rows)), []
     most = max(group["actor"].nunique() for _, group in panels)
     with mpl.rc_context(STYLE):
         fig, axes = panel_grid(len(panels), columns=3, height_in=1.75)
-        for ax, (name, group) in zip(axes, panels, strict=True):
+        for ax, (label, group) in zip(axes, panels, strict=True):
             grams = 1e3 * group.pivot(index="part", columns="actor", values="kg")
             actors = list(dict.fromkeys(group["actor"]))
             bottom = np.zeros(len(actors))
@@ -148,9 +148,9 @@ def carbon_by_part(rows: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
             ax.set_xlim(-0.6, most - 0.4)
             ax.set_xticks(range(len(actors)), [actor_label(actor) for actor in actors],
                           rotation=35, ha="right", rotation_mode="anchor")  # fmt: skip
-            ax.set_title(", ".join(name), pad=4)
+            ax.set_title(label, pad=4)
             shown = grams.loc[[*PARTS], actors].rename_axis(columns=None)
-            points.append(shown.T.rename_axis("actor").reset_index().assign(label=", ".join(name)))
+            points.append(shown.T.rename_axis("actor").reset_index().assign(label=label))
         fig.supylabel("g CO\u2082e per million steps (estimated)", fontsize=7)
         fig.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=4)
     return fig, pd.concat(points, ignore_index=True)

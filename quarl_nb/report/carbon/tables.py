@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import pandas as pd
 
 from quarl_nb.report.actorq.runs import ACTORS, BASELINES, SETTING, actor_label
-from quarl_nb.report.actorq.tables import KNOBS, NEVER, interval_text
+from quarl_nb.report.actorq.tables import KNOBS, NEVER, interval_text, varied
 from quarl_nb.report.carbon.costs import ALL, PARTS, Per
 from quarl_nb.report.paper import published
 
@@ -84,11 +84,6 @@ def grams(kg: float) -> str:
     return NEVER if pd.isna(kg) else f"{1e3 * kg:.3g}"
 
 
-def varied(rows: pd.DataFrame) -> list[str]:
-    """Those of `KNOBS` that take several values."""
-    return [name for name in KNOBS if rows[name].nunique() > 1]
-
-
 def savings(rows: pd.DataFrame, per: Per) -> str:
     """Where int8 actors save carbon by the interval of the ratio, and where they cost some:
     "against torch fp32 on 2 of 5 settings, and cost more on 1, ...".
@@ -132,8 +127,19 @@ def by_setting(rows: pd.DataFrame) -> Iterator[tuple[tuple[str, ...], pd.DataFra
     """The task and the varied knobs of every setting, in words, and its rows."""
     knobs = varied(rows)
     for _, group in rows.groupby(SETTING, sort=False, dropna=False):
-        first = group.iloc[0]
-        yield (str(first["task"]), *(f"{first[knob]}" for knob in knobs)), group
+        values = (group.iloc[0][knob] for knob in knobs)
+        words = (f"{x:g}" if isinstance(x, float) else str(x) for x in values)
+        yield (str(group.iloc[0]["task"]), *words), group
+
+
+def labelled(rows: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
+    """A short label of every setting, and its rows: the task; where it was run at several, the
+    varied knobs too."""
+    knobs, settings = [KNOBS[knob] for knob in varied(rows)], list(by_setting(rows))
+    tasks = [task for (task, *_), _ in settings]
+    for (task, *values), group in settings:
+        told = [f"{knob} {value}" for knob, value in zip(knobs, values, strict=True)]
+        yield ", ".join([task, *(told if tasks.count(task) > 1 else [])]), group
 
 
 def _table(
