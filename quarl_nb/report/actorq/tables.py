@@ -79,8 +79,7 @@ def table2(rows: pd.DataFrame) -> pd.DataFrame:
                 ("reward", "95 %, measured"): "not measured"
             }
         for _, row in measured.iterrows():
-            values = (row[knob] for knob in knobs)
-            name = (str(task), *(f"{x:g}" if isinstance(x, float) else str(x) for x in values))
+            name = (str(task), *knob_texts(row, knobs))
             lines[name] = lines.get(name, published_cells) | _measured_cells(row)
     order = [("reward", "95 %, published"), ("reward", "95 %, measured"),
              *(("time (s), published", name) for name in ("fp32", "fp16", "int8")),
@@ -119,6 +118,11 @@ def _measured_cells(row: pd.Series) -> dict[tuple[str, str], str]:
 def varied(rows: pd.DataFrame) -> list[str]:
     """Those of `KNOBS` that take several values."""
     return [name for name in KNOBS if name in rows and rows[name].nunique() > 1]
+
+
+def knob_texts(row: pd.Series, knobs: Sequence[str]) -> list[str]:
+    """A row's values of `knobs` in words."""
+    return [f"{x:g}" if isinstance(x, float) else str(x) for x in (row[name] for name in knobs)]
 
 
 def table3(readings: pd.DataFrame) -> pd.DataFrame:

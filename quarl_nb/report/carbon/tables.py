@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import pandas as pd
 
 from quarl_nb.report.actorq.runs import ACTORS, BASELINES, SETTING, actor_label
-from quarl_nb.report.actorq.tables import KNOBS, NEVER, interval_text, varied
+from quarl_nb.report.actorq.tables import KNOBS, NEVER, interval_text, knob_texts, varied
 from quarl_nb.report.carbon.costs import ALL, PARTS, Per
 from quarl_nb.report.paper import published
 
@@ -127,9 +127,8 @@ def by_setting(rows: pd.DataFrame) -> Iterator[tuple[tuple[str, ...], pd.DataFra
     """The task and the varied knobs of every setting, in words, and its rows."""
     knobs = varied(rows)
     for _, group in rows.groupby(SETTING, sort=False, dropna=False):
-        values = (group.iloc[0][knob] for knob in knobs)
-        words = (f"{x:g}" if isinstance(x, float) else str(x) for x in values)
-        yield (str(group.iloc[0]["task"]), *words), group
+        first = group.iloc[0]
+        yield (str(first["task"]), *knob_texts(first, knobs)), group
 
 
 def labelled(rows: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
