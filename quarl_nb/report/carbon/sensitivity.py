@@ -9,7 +9,7 @@ import pandas as pd
 from quarl_nb.report.actorq.runs import BASELINES, SETTING
 from quarl_nb.report.actorq.tables import NEVER, interval_text
 from quarl_nb.report.carbon.costs import ALL, AS_RECORDED, Assumptions, Per, emissions
-from quarl_nb.report.carbon.tables import by_setting, grams
+from quarl_nb.report.carbon.tables import grams, labelled
 
 CODECARBON = "codecarbon 3.3.0"
 # kg CO2e a kWh of electricity in 2023.
@@ -69,8 +69,8 @@ def sensitivity_table(rows: pd.DataFrame, per: Per) -> pd.DataFrame:
         saved = base.set_index(SETTING)["kg"].sub(int8.set_index(SETTING)["kg"]).dropna()
         lines.append(
             dict(zip(("assumption", "value", "source"), name, strict=True))
-            | {", ".join(task): interval_text(row.iloc[0], "ratio_torch")
-               for task, row in by_setting(int8)}
+            | {label: interval_text(row.iloc[0], "ratio_torch")
+               for label, row in labelled(int8)}
             | {"g CO2e saved, estimated": grams(saved.sum()) if len(saved) else NEVER}
         )
     return pd.DataFrame(lines)
