@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import pandas as pd
 
@@ -28,6 +28,11 @@ class Finding:
 def keys_of(rows: pd.DataFrame) -> tuple[str, ...]:
     """The records behind some rows, each once: those of the column `keys`."""
     return tuple(dict.fromkeys(key for keys in rows["keys"] for key in keys))
+
+
+def processor(record: Mapping[str, Any] | pd.Series) -> str:
+    """Where a record was measured: times of different processors are not compared."""
+    return str(record.get("provenance.cpu"))
 
 
 NOT_MEASURED = Finding("not measured")

@@ -11,7 +11,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter, NullLocator
 
-from quarl_nb.report.findings import NOT_MEASURED, Finding, Verdict, keys_of
+from quarl_nb.report.findings import NOT_MEASURED, Finding, Verdict, keys_of, processor
 from quarl_nb.report.losses import paired_losses
 from quarl_nb.report.stats import ALPHA, RESAMPLES, Interval, percentile_interval
 from quarl_nb.report.style import (
@@ -29,7 +29,8 @@ PUBLISHED = 1.5  # "We use half-precision training to train a Pong model 50% fas
 
 
 def speedups(records: pd.DataFrame) -> pd.DataFrame:
-    """What half precision saves against float32 on the same device, a row a policy and precision.
+    """What half precision saves against float32 on the same device and processor, a row a policy
+    and precision.
 
     Times are CPU seconds of the one thread that computes, so that what else runs on the machine
     counts little; with a GPU, wall seconds. A training step is one environment step, one decision,
@@ -47,7 +48,8 @@ def speedups(records: pd.DataFrame) -> pd.DataFrame:
     rows = []
     if records.empty or "update_s" not in records:
         return pd.DataFrame()
-    for (policy, device, seed), group in records.groupby(["policy", "device", "seed"]):
+    machines = records.apply(processor, axis=1)
+    for (policy, device, seed, _), group in records.groupby(["policy", "device", "seed", machines]):
         base = group[group["precision"] == "fp32"]
         for _, half in group[group["precision"] != "fp32"].iterrows() if len(base) else ():
             generator = np.random.default_rng(zlib.crc32(f"{policy}{device}{seed}".encode()))

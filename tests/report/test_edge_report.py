@@ -52,6 +52,15 @@ def test_a_board_that_was_imported_is_one_more_machine() -> None:
     assert (pi, "measured, C", "9-8") in edge.tables.boards_table(rows).index
 
 
+def test_times_of_two_processors_are_not_compared() -> None:
+    records = timed()
+    records["provenance.cpu"] = np.where(records["precision"] == "fp32", "theirs", "ours")
+    rows = timings.latency_rows(records)
+    int8 = rows[rows["precision"] == "int8"]
+    assert int8.loc[int8["machine"] == timings.HERE, "speedup"].isna().all()
+    assert int8.loc[int8["source"] == "modelled", "speedup"].notna().all()
+
+
 def test_networks_are_named_as_in_the_studies() -> None:
     assert timings.network_name([64, 64, 64]) == "64x3"
     assert timings.network_name([4096, 512, 1024]) == "4096-512-1024"

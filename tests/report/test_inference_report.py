@@ -52,6 +52,14 @@ def test_without_a_baseline_there_is_no_ratio() -> None:
     assert rows["over_torch"].isna().all() and rows["over_ort"].notna().all()
 
 
+def test_a_baseline_of_another_processor_is_none() -> None:
+    records = make_records()
+    records["provenance.cpu"] = np.where(records["runtime"] == "torch", "theirs", "ours")
+    rows = inference.latency_rows(records)
+    int8 = rows[rows["precision"] == "int8"]
+    assert int8["over_torch"].isna().all() and int8["over_ort"].notna().all()
+
+
 def test_the_crossover_lies_where_the_ratio_is_one() -> None:
     widths = np.array([64.0, 256, 1024])
     # From 1/2 to 2 between 64 and 256: half way, in logarithms, is 128.

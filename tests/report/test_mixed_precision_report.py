@@ -56,6 +56,12 @@ def test_ratios_are_those_of_the_medians():
     assert on_gpu["fp32_update_s"] == pytest.approx(0.3)  # wall seconds there
 
 
+def test_times_of_two_processors_are_not_compared():
+    found = records({"A": 2.0, "B": 4.0})
+    found["provenance.cpu"] = ["one", "one", "one", "another"]
+    assert list(speedups(found)["policy"]) == ["A"]
+
+
 def test_the_interval_holds_the_truth():
     row = speedups(records({"A": 2.0}, jitter=0.1)).iloc[0]
     assert row["learner_low"] < 2 < row["learner_high"]

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLocator
 
 from quarl_nb.report.actorq.runs import BASELINES, actor_label
-from quarl_nb.report.findings import NOT_MEASURED, Finding, Verdict
+from quarl_nb.report.findings import NOT_MEASURED, Finding, Verdict, processor
 from quarl_nb.report.stats import ALPHA, Floats, Interval, median_ratio
 from quarl_nb.report.style import (
     BLACK,
@@ -53,8 +53,8 @@ def latency_rows(records: pd.DataFrame, resamples: int = RESAMPLES) -> pd.DataFr
         ("int8/onnxruntime"), latency_us (median of the median of every block) with latency_low_us
         and latency_high_us (percentiles 10 and 90 of all calls), floor_us (weight bytes over
         measured bandwidth), payload_bytes, open_ms, build_ms (medians), over_torch and over_ort
-        (how many times faster than fp32 of either runtime) each with _low and _high (95 %
-        bootstrap over blocks), keys, profile.
+        (how many times faster than fp32 of either runtime on that processor) each with _low and
+        _high (95 % bootstrap over blocks), keys, profile.
     """
     if records.empty or "latency_medians_s" not in records:
         return pd.DataFrame()
@@ -71,8 +71,8 @@ def latency_rows(records: pd.DataFrame, resamples: int = RESAMPLES) -> pd.DataFr
             }  # fmt: skip
             for short, base in BASELINES.items():
                 ratio = Interval(*3 * [float("nan")])
-                if base in engines.index:
-                    peer = engines.loc[base]
+                peer = engines.loc[base] if base in engines.index else None
+                if peer is not None and processor(peer) == processor(row):
                     ratio = median_ratio(_blocks(peer), _blocks(row), generator, resamples)
                 line |= {f"over_{short}": ratio.value, f"over_{short}_low": ratio.low,
                          f"over_{short}_high": ratio.high}  # fmt: skip

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from quarl_nb.report.findings import processor
 from quarl_nb.report.paper import published
 
 HERE, PAPERS_BOARD = "this machine", "Raspberry Pi 3B"
@@ -46,8 +47,8 @@ def latency_rows(records: pd.DataFrame) -> pd.DataFrame:
     Returns:
         policy (of Table 6, else ""), network, precision, runtime, machine, source (measured,
         modelled), latency_s (median) with low_s and high_s (percentiles 10 and 90 of all calls;
-        NaN where modelled), speedup (over fp32 of that runtime and machine) with speedup_low and
-        speedup_high (its slow calls against the other's fast ones, and the reverse),
+        NaN where modelled), speedup (over fp32 of that runtime, machine and processor) with
+        speedup_low and speedup_high (its slow calls against the other's fast ones, the reverse),
         resident_bytes, weight_bytes, code_bytes, free_bytes (of the board, beside the system and
         the process; modelled), bound_by (modelled), keys, profile.
     """
@@ -91,6 +92,7 @@ def _row(record: Mapping[str, Any]) -> dict[str, Any] | None:
         "code_bytes": record.get("code_bytes", np.nan),
         "free_bytes": record.get("modelled_free_bytes", np.nan),
         "bound_by": "" if measured else _bound(record),
+        "processor": processor(record) if place["machine"] == HERE else "",
         "keys": (record["key"],), "profile": record["profile"],
     }  # fmt: skip
 
@@ -109,7 +111,8 @@ def _bound(record: Mapping[str, Any]) -> str:
 
 
 def _with_speedups(rows: pd.DataFrame) -> pd.DataFrame:
-    place, times = ["network", "runtime", "machine"], ["latency_s", "low_s", "high_s"]
+    place = ["network", "runtime", "machine", "processor"]
+    times = ["latency_s", "low_s", "high_s"]
     base = rows.loc[rows["precision"] == "fp32", [*place, *times, "keys"]]
     found = rows.merge(base, on=place, how="left", suffixes=("", "_fp32"))
     ratios = {"speedup": ("latency_s", "latency_s"), "speedup_low": ("low_s", "high_s"),
@@ -121,7 +124,7 @@ def _with_speedups(rows: pd.DataFrame) -> pd.DataFrame:
         (*full, *ours) if use and isinstance(full, tuple) else ours
         for use, full, ours in zip(quantized, found["keys_fp32"], found["keys"], strict=True)
     ]
-    return found.drop(columns=[f"{name}_fp32" for name in (*times, "keys")])
+    return found.drop(columns=["processor", *(f"{name}_fp32" for name in (*times, "keys"))])
 
 
 def explanation_rows(records: pd.DataFrame) -> pd.DataFrame:
