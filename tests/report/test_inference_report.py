@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 
 from quarl_nb.report.actorq import inference
+from quarl_nb.report.actorq.inference_figure import latency_figure
 from quarl_nb.report.style import NothingToDrawError
 
 # Microseconds by network: torch fp32, ORT fp32, ORT int8.
@@ -82,13 +83,13 @@ def test_the_table_reads_as_text() -> None:
 
 
 def test_the_figure_plots_the_rows() -> None:
-    _, points = inference.latency_figure(make_records())
+    _, points = latency_figure(make_records())
     assert len(points) == 12 and set(points["engine"]) == set(ENGINES)
     with pytest.raises(NothingToDrawError, match="batch 8"):
-        inference.latency_figure(make_records(), batch=8)
+        latency_figure(make_records(), batch=8)
     with pytest.raises(NothingToDrawError):
-        inference.latency_figure(pd.DataFrame())
-    _, points = inference.latency_figure(make_records({"nature-cnn": (3, 2, 1)}))
+        latency_figure(pd.DataFrame())
+    _, points = latency_figure(make_records({"nature-cnn": (3, 2, 1)}))
     assert len(points) == 3
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from quarl_nb.report.actorq import (
+    actors,
     curve_figures,
     curves,
     inference,
+    inference_figure,
     loading,
     parts,
     rules,
@@ -20,9 +22,11 @@ from quarl_nb.report.actorq import (
 )
 
 __all__ = [
+    "actors",
     "curve_figures",
     "curves",
     "inference",
+    "inference_figure",
     "loading",
     "parts",
     "rules",

@@ -11,10 +11,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
+from quarl_nb.report.actorq.actors import COLORS, actor_label, kind_order
 from quarl_nb.report.actorq.curves import WINDOW, on_grid
-from quarl_nb.report.actorq.inference import COLORS, kind_order
 from quarl_nb.report.actorq.parts import by_actor, step_parts
-from quarl_nb.report.actorq.runs import SETTING, actor_label, learning_runs, speedups
+from quarl_nb.report.actorq.runs import SETTING, learning_runs, speedups
 from quarl_nb.report.style import (
     BLACK,
     GREY,

@@ -1,4 +1,4 @@
-"""Latency of one decision by network and engine: table, figure, and the claim that rests on it."""
+"""Latency of one decision by network and engine: table, and the claim that rests on it."""
 
 from __future__ import annotations
 
@@ -6,40 +6,15 @@ import re
 import zlib
 from collections.abc import Sequence
 
-import matplotlib as mpl
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLocator
 
-from quarl_nb.report.actorq.runs import BASELINES, actor_label
+from quarl_nb.report.actorq.actors import BASELINES, COLORS, actor_label
 from quarl_nb.report.findings import NOT_MEASURED, Finding, Verdict, processor
 from quarl_nb.report.stats import ALPHA, Floats, Interval, median_ratio
-from quarl_nb.report.style import (
-    BLACK,
-    BLUE,
-    GREEN,
-    GREY,
-    ORANGE,
-    PAGE_IN,
-    PURPLE,
-    SKY,
-    STYLE,
-    VERMILION,
-    NothingToDrawError,
-    new_figure,
-)
 
 RESAMPLES = 2000
 SQUARE = re.compile(r"(\d+)x3")  # three hidden layers of one width
-COLORS = {"fp32/torch": BLUE, "fp32/onnxruntime": SKY, "bf16/torch": GREEN, "fp16/torch": PURPLE,
-          "int8/onnxruntime": VERMILION, "int4/onnxruntime": ORANGE}  # fmt: skip
-
-
-def kind_order(kind: object) -> int:
-    """The place of a kind of actor among the others; a pull period's is itself."""
-    return list(COLORS).index(str(kind)) if str(kind) in COLORS else int(str(kind))
 
 
 def latency_rows(records: pd.DataFrame, resamples: int = RESAMPLES) -> pd.DataFrame:
@@ -150,79 +125,6 @@ def _times(rows: pd.DataFrame, name: str) -> list[str]:
 
 
 _RUNTIME = {"over_torch": "torch", "over_ort": "onnxruntime"}
-
-
-def latency_figure(records: pd.DataFrame, batch: int = 1) -> tuple[Figure, pd.DataFrame]:
-    """Latency against width by engine with its floor, and how much int8 gains on each network.
-
-    The dashed lines are the time to read the weights once at the bandwidth of the cache or memory
-    that holds them; the vertical line is the width from which int8 is the faster of the two
-    in ONNX Runtime.
-    """
-    rows = latency_rows(records)
-    rows = rows[rows["batch"] == batch] if len(rows) else rows
-    if rows.empty:
-        raise NothingToDrawError(f"no inference record of batch {batch}: run the study first")
-    with mpl.rc_context(STYLE):
-        fig = new_figure(PAGE_IN, 2.7)
-        left, right = fig.subplots(1, 2, width_ratios=[1.25, 1])
-        square = rows[rows["width"].notna()].sort_values("width")
-        if len(square):
-            _draw_widths(left, square)
-        else:
-            left.set_axis_off()
-        _draw_gains(right, rows)
-        fig.legend(*left.get_legend_handles_labels(), loc="outside upper center", ncols=7)
-    return fig, rows.drop(columns="keys")
-
-
-def _draw_widths(ax: Axes, square: pd.DataFrame) -> None:
-    for engine, rows in square.groupby("engine", sort=False):
-        color = COLORS.get(str(engine), BLACK)
-        errors = np.maximum([rows["latency_us"] - rows["latency_low_us"],
-                             rows["latency_high_us"] - rows["latency_us"]], 0)
-        ax.errorbar(rows["width"], rows["latency_us"], yerr=errors, color=color, marker="o",
-                    elinewidth=0.7, label=actor_label(str(engine)))
-    for engine, color in (("fp32/onnxruntime", SKY), ("int8/onnxruntime", VERMILION)):
-        rows = square[square["engine"] == engine]
-        ax.plot(rows["width"], rows["floor_us"], color=color, ls="--", lw=0.8)
-    ax.plot([], [], color=GREY, ls="--", lw=0.8, label="floor")
-    int8 = square[square["engine"] == "int8/onnxruntime"].dropna(subset=["over_ort"])
-    width = crossover(int8["width"].to_numpy(), int8["over_ort"].to_numpy()) if len(int8) else 0.0
-    ax.set_xscale("log", base=2)
-    ax.set_yscale("log")
-    if width > 0:
-        ax.axvline(width, color=GREY, lw=0.8, ls=":")
-        text = f" in ONNX Runtime int8\n gains from width {width:.0f} on"
-        ax.annotate(text, (width, 0.99), xycoords=("data", "axes fraction"), va="top",
-                    fontsize=6, color=GREY)
-    ax.xaxis.set_major_locator(FixedLocator(sorted(set(square["width"]))))
-    ax.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:.0f}"))
-    ax.xaxis.set_minor_locator(NullLocator())
-    ax.set_xlabel("width of three hidden layers")
-    ax.set_ylabel("latency of one decision (µs)")
-
-
-def _draw_gains(ax: Axes, rows: pd.DataFrame) -> None:
-    int8 = rows[rows["engine"] == "int8/onnxruntime"]
-    networks = list(dict.fromkeys(int8["network"]))
-    for shift, (short, name, color) in enumerate(
-        [("torch", "torch fp32", BLUE), ("ort", "ORT fp32", SKY)]
-    ):
-        over, low, high = (int8[f"over_{short}{end}"] for end in ("", "_low", "_high"))
-        errors = np.maximum([over - low, high - over], 0)
-        at = np.arange(len(networks)) + 0.16 * (shift - 0.5)
-        ax.errorbar(over, at, xerr=errors, ls="", marker="os"[shift], color=color, elinewidth=0.7,
-                    label=f"against {name}")
-    ax.axvline(1, color=GREY, lw=0.7)
-    ax.set_xscale("log")
-    ax.set_yticks(range(len(networks)), networks)
-    ax.set_ylim(len(networks) - 0.5, -0.5)
-    ax.xaxis.set_major_locator(FixedLocator([0.5, 1, 2, 5, 10, 20, 50]))
-    ax.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}×"))
-    ax.xaxis.set_minor_formatter(NullFormatter())
-    ax.set_xlabel("int8 ORT is so many times faster")
-    ax.legend(loc="lower left", bbox_to_anchor=(0.15, 0))  # between the line and the points
 
 
 def int8_inference_faster(records: pd.DataFrame, networks: Sequence[str]) -> Finding:

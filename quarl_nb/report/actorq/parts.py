@@ -7,7 +7,8 @@ from collections.abc import Mapping
 import numpy as np
 import pandas as pd
 
-from quarl_nb.report.actorq.runs import ACTOR, BASELINES, SETTING, actorq_runs
+from quarl_nb.report.actorq.actors import BASELINES
+from quarl_nb.report.actorq.runs import ACTOR, SETTING, actorq_runs
 from quarl_nb.report.paper import published
 from quarl_nb.report.stats import mean_ratio
 

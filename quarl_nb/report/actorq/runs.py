@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
+from quarl_nb.report.actorq.actors import ACTORS, BASELINES
 from quarl_nb.report.actorq.curves import (
     RESAMPLES,
     first_reached,
@@ -19,9 +20,6 @@ from quarl_nb.report.actorq.curves import (
 from quarl_nb.report.compare import relative_loss
 from quarl_nb.report.stats import Floats, Interval, bootstrap_weights
 
-# The paper's actors in full precision, and those of the runtime that int8 runs in.
-BASELINES = {"torch": "fp32/torch", "ort": "fp32/onnxruntime"}
-ACTORS = (*BASELINES.values(), "fp16/torch", "int8/onnxruntime")  # as tables and figures order them
 # What two runs must share to be compared: fields of the cell and of the budget, the processor.
 SETTING = ["task", "env_id", "algo", "width", "n_actors", "envs_per_actor", "pull_period",
            "samples_per_insert", "budget.steps", "budget.device", "budget.autocast",
@@ -64,11 +62,6 @@ def learning_runs(records: pd.DataFrame) -> pd.DataFrame:
     evaluated = runs["curve_returns"].map(lambda curve: len(curve) > 1)
     as_computed = runs["communication"] == runs["precision"]
     return runs[evaluated & as_computed].reset_index(drop=True)
-
-
-def actor_label(actor: str) -> str:
-    """`int8/onnxruntime` as tables and figures write it: int8 ORT."""
-    return actor.replace("/onnxruntime", " ORT").replace("/", " ")
 
 
 def speedups(records: pd.DataFrame, resamples: int = RESAMPLES) -> pd.DataFrame:

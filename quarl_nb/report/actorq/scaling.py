@@ -11,8 +11,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullLocator
 
+from quarl_nb.report.actorq.actors import actor_label
 from quarl_nb.report.actorq.parts import predicted_speedups, step_parts
-from quarl_nb.report.actorq.runs import SETTING, actor_label
+from quarl_nb.report.actorq.runs import SETTING
 from quarl_nb.report.style import (
     CYCLE,
     GREY,

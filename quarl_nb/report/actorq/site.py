@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import pandas as pd
 
 from quarl_nb.report.actorq import curve_figures, inference, loading, scaling, tables, time_figures
+from quarl_nb.report.actorq.inference_figure import latency_figure
 from quarl_nb.report.actorq.parts import (
     by_actor,
     communication_speedups,
@@ -79,5 +80,5 @@ def actorq_drawings(frames: Mapping[str, pd.DataFrame]) -> dict[str, Drawing]:
             variants, lambda: variant_figure(variants)),
         "actorq_speedup_map": Drawing(trained, lambda: time_figures.speedup_map(trained)),
         "actorq_scaling_figure": Drawing(scaled, lambda: scaling.scaling_figure(scaled)),
-        "inference_latency_figure": Drawing(latency, lambda: inference.latency_figure(latency)),
+        "inference_latency_figure": Drawing(latency, lambda: latency_figure(latency)),
     }

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
+from quarl_nb.report.actorq.actors import ACTORS, actor_label
 from quarl_nb.report.actorq.parts import ACTOR_PARTS, by_actor
-from quarl_nb.report.actorq.runs import ACTORS, actor_label
 from quarl_nb.report.losses import percent
 from quarl_nb.report.paper import published
 from quarl_nb.report.paper import speedups as published_speedups

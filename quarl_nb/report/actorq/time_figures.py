@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from quarl_nb.report.actorq.inference import COLORS, kind_order
+from quarl_nb.report.actorq.actors import COLORS, actor_label, kind_order
 from quarl_nb.report.actorq.parts import (
     ACTOR_PARTS,
     bounded_speedup,
@@ -17,7 +17,7 @@ from quarl_nb.report.actorq.parts import (
     predicted_speedups,
     step_parts,
 )
-from quarl_nb.report.actorq.runs import SETTING, actor_label
+from quarl_nb.report.actorq.runs import SETTING
 from quarl_nb.report.style import (
     BLACK,
     GREEN,

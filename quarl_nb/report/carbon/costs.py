@@ -16,8 +16,9 @@ from typing import Literal
 import numpy as np
 import pandas as pd
 
+from quarl_nb.report.actorq.actors import BASELINES
 from quarl_nb.report.actorq.curves import RESAMPLES, Redrawn, ratio, redraw
-from quarl_nb.report.actorq.runs import BASELINES, SETTING, learning_runs
+from quarl_nb.report.actorq.runs import SETTING, learning_runs
 from quarl_nb.report.stats import Floats, Interval, mean_ratio
 
 JOULES_PER_KWH = 3.6e6

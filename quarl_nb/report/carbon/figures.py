@@ -11,8 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from quarl_nb.report.actorq.inference import COLORS
-from quarl_nb.report.actorq.runs import BASELINES, actor_label
+from quarl_nb.report.actorq.actors import BASELINES, COLORS, actor_label
 from quarl_nb.report.carbon.costs import ALL, PARTS, PERS
 from quarl_nb.report.carbon.tables import labelled, published_ratios
 from quarl_nb.report.style import (

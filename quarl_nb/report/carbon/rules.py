@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
+from quarl_nb.report.actorq.actors import BASELINES
 from quarl_nb.report.actorq.findings import (
     MIN_REDRAWN_RUNS,
     finding,
@@ -13,7 +14,7 @@ from quarl_nb.report.actorq.findings import (
     preferred,
     told,
 )
-from quarl_nb.report.actorq.runs import BASELINES, SETTING, speedups
+from quarl_nb.report.actorq.runs import SETTING, speedups
 from quarl_nb.report.carbon.costs import ALL, costed_runs, emissions, mean_saving
 from quarl_nb.report.findings import NOT_MEASURED, Finding, Verdict
 

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from quarl_nb.report.actorq.runs import BASELINES, SETTING
+from quarl_nb.report.actorq.actors import BASELINES
+from quarl_nb.report.actorq.runs import SETTING
 from quarl_nb.report.actorq.tables import NEVER, interval_text
 from quarl_nb.report.carbon.costs import ALL, AS_RECORDED, Assumptions, Per, emissions
 from quarl_nb.report.carbon.tables import grams, labelled

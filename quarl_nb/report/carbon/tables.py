@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 
 import pandas as pd
 
-from quarl_nb.report.actorq.runs import ACTORS, BASELINES, SETTING, actor_label
+from quarl_nb.report.actorq.actors import ACTORS, BASELINES, actor_label
+from quarl_nb.report.actorq.runs import SETTING
 from quarl_nb.report.actorq.tables import KNOBS, NEVER, interval_text, knob_texts, varied
 from quarl_nb.report.carbon.costs import ALL, PARTS, Per
 from quarl_nb.report.paper import published
