@@ -12,6 +12,7 @@ import time
 import torch
 from stable_baselines3.common.base_class import BaseAlgorithm
 
+from quarl_nb.processes import keep_freed_memory
 from quarl_nb.rl.model import make_model
 from quarl_nb.rl.qat import QuantDelay, is_quantized, prepare_qat
 from quarl_nb.rl.recipes import get_recipe
@@ -32,6 +33,8 @@ METHODS = ("minmax", "lsq")
 def main() -> None:
     """Print the ratio of every recipe and method beside its target; of those named, if any are."""
     torch.set_num_threads(1)
+    keep_freed_memory()
+    torch.set_flush_denormal(True)  # as the study trains
     for name in sys.argv[1:] or CASES:
         target, steps = CASES[name]
         models, callbacks = {"fp32": make(name)}, {"fp32": None}
