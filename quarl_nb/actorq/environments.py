@@ -17,7 +17,8 @@ from stable_baselines3.common.vec_env import VecEnvWrapper, VecMonitor, VecTrans
 from torch import nn
 
 from quarl_nb.errors import QuarlError, one_line, users_own
-from quarl_nb.rl.envs import is_atari, make_env, silence_mujoco_deprecations
+from quarl_nb.rl.atari import is_atari
+from quarl_nb.rl.envs import make_env, silence_mujoco_deprecations
 from quarl_nb.rl.spec import PolicySpec
 
 MONITOR = "stable_baselines3.common.monitor:Monitor"

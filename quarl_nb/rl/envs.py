@@ -9,7 +9,6 @@ stable-baselines3's ``AtariWrapper``), dm_control tasks as ``dm:<domain>-<task>`
 from __future__ import annotations
 
 import os
-import re
 import warnings
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
@@ -22,30 +21,9 @@ from ale_py.vector_env import AtariVectorEnv
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
 from quarl_nb.errors import QuarlError
+from quarl_nb.rl.atari import is_atari, make_atari_env, make_atari_vec
 
 OURS = "quarl/"
-ATARI_SUFFIX = "NoFrameskip-v4"
-ATARI_NOOP_MAX = 30
-ATARI_FRAME_SKIP = 4
-
-
-def is_atari(env_id: str) -> bool:
-    """True for names of the form ``PongNoFrameskip-v4``."""
-    return env_id.endswith(ATARI_SUFFIX)
-
-
-def atari_rom(env_id: str) -> str:
-    """ale-py's ROM name of an Atari id: ``MsPacmanNoFrameskip-v4`` -> ``ms_pacman``."""
-    from ale_py import roms
-
-    game = env_id.removesuffix(ATARI_SUFFIX)
-    rom = re.sub(r"(?<!^)(?=[A-Z])", "_", game).lower()
-    known = roms.get_all_rom_ids()
-    if rom not in known:
-        near = get_close_matches(rom, known, n=1)
-        hint = f"; did you mean the game '{near[0]}'?" if near else ""
-        raise QuarlError(f"unknown environment '{env_id}': ale-py has no game '{rom}'{hint}")
-    return rom
 
 
 def make_env(env_id: str) -> gym.Env:
@@ -55,7 +33,7 @@ def make_env(env_id: str) -> gym.Env:
         QuarlError: no such environment, naming the nearest one.
     """
     if is_atari(env_id):
-        return _make_wrapped_atari(env_id)
+        return make_atari_env(env_id)
     if env_id.startswith("dm:"):
         return _make_dm_control(env_id)
     _register(env_id)
@@ -91,32 +69,6 @@ def make_vec(
         return gym.make_vec(env_id, num_envs=n_envs)
     factory = make or (lambda: make_env(env_id))
     return SyncVectorEnv([factory] * n_envs, autoreset_mode=AutoresetMode.NEXT_STEP)
-
-
-def make_atari_vec(
-    env_id: str,
-    n_envs: int,
-    *,
-    n_threads: int = 1,
-    autoreset: AutoresetMode = AutoresetMode.NEXT_STEP,
-    life_loss_info: bool = False,
-) -> AtariVectorEnv:
-    """ale-py's C++ vector environment with the settings of SB3's ``AtariWrapper``.
-
-    Up to 30 no-ops at reset, frame skip 4, max over the last two frames, grey 84 x 84, four
-    frames stacked, no sticky actions, fire at reset where the game has it, raw rewards.
-    (Mnih et al. 2015; the limit of 108,000 emulator frames is half an hour of play.)
-    """
-    return AtariVectorEnv(
-        atari_rom(env_id),
-        n_envs,
-        num_threads=n_threads,
-        autoreset_mode=autoreset,
-        noop_max=ATARI_NOOP_MAX,
-        frameskip=ATARI_FRAME_SKIP,
-        reward_clipping=False,
-        life_loss_info=life_loss_info,
-    )
 
 
 def reset_slots(env: VectorEnv, mask: np.ndarray, seeds: Sequence[int]) -> np.ndarray:
@@ -160,16 +112,6 @@ def silence_mujoco_deprecations() -> None:
             warnings.warn(f"MuJoCo: {message}", RuntimeWarning, stacklevel=2)
 
     mujoco.set_mju_user_warning(report)
-
-
-def _make_wrapped_atari(env_id: str) -> gym.Env:
-    import ale_py
-    from stable_baselines3.common.atari_wrappers import AtariWrapper
-
-    atari_rom(env_id)
-    gym.register_envs(ale_py)
-    env = AtariWrapper(gym.make(env_id), terminal_on_life_loss=False, clip_reward=False)
-    return gym.wrappers.FrameStackObservation(env, 4, padding_type="zero")
 
 
 def _make_dm_control(env_id: str) -> gym.Env:

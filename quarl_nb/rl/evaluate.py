@@ -12,7 +12,8 @@ import numpy as np
 import torch
 
 from quarl_nb.errors import QuarlError, check_seeds
-from quarl_nb.rl.envs import is_atari, make_vec, reset_slots
+from quarl_nb.rl.atari import is_atari
+from quarl_nb.rl.envs import make_vec, reset_slots
 
 
 class Actor(Protocol):

@@ -14,7 +14,8 @@ from stable_baselines3.common.noise import NormalActionNoise, OrnsteinUhlenbeckA
 from stable_baselines3.common.sb2_compat.rmsprop_tf_like import RMSpropTFLike
 from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 
-from quarl_nb.rl.envs import OURS, is_atari, make_env
+from quarl_nb.rl.atari import is_atari
+from quarl_nb.rl.envs import OURS, make_env
 from quarl_nb.rl.fast_cnn import FAST_CNN_POLICIES, FastNatureCNN
 from quarl_nb.rl.half_dqn import HalfDQNPolicy
 from quarl_nb.rl.prioritized import PrioritizedDQN, PrioritizedReplayBuffer

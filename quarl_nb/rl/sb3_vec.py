@@ -8,7 +8,8 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 from stable_baselines3.common.vec_env import VecEnv
 
-from quarl_nb.rl.envs import make_atari_vec, make_vec
+from quarl_nb.rl.atari import make_atari_vec
+from quarl_nb.rl.envs import make_vec
 
 
 class _NativeVecEnv(VecEnv):
@@ -35,7 +36,7 @@ class _NativeVecEnv(VecEnv):
 class AtariVecEnv(_NativeVecEnv):
     """Atari for SB3: rewards clipped to their sign, an episode ends at the loss of a life.
 
-    As in SB3's ``AtariWrapper``, except that after a lost life the agent itself presses fire.
+    As in SB3's ``AtariWrapper``, except that firing after a lost life is a step of the episode.
     Returns and lengths of whole games (raw rewards) are reported in ``info["episode"]``, as
     SB3's ``Monitor`` does.
     """

@@ -16,7 +16,7 @@ import torch
 from quarl_nb.errors import check_at_least, check_seeds
 from quarl_nb.inference import fast_policy
 from quarl_nb.quant import RANGES, Precision, parse_precision, quantize_module, weight_bytes
-from quarl_nb.rl.envs import is_atari
+from quarl_nb.rl.atari import is_atari
 from quarl_nb.rl.evaluate import evaluate
 from quarl_nb.rl.observations import collect_observations
 from quarl_nb.rl.policies import PolicyNet

@@ -20,7 +20,7 @@ from quarl_nb.errors import QuarlError, check_at_least, check_choice, check_seed
 from quarl_nb.processes import keep_freed_memory
 from quarl_nb.quant import parse_precision, weight_statistics
 from quarl_nb.quant.qat import METHODS
-from quarl_nb.rl.envs import is_atari
+from quarl_nb.rl.atari import is_atari
 from quarl_nb.rl.evaluate import evaluate
 from quarl_nb.rl.model import make_model
 from quarl_nb.rl.policies import PolicyNet

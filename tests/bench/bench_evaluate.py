@@ -18,7 +18,7 @@ from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.vec_env import VecFrameStack
 
 from quarl_nb.inference import fast_policy
-from quarl_nb.rl.envs import ATARI_FRAME_SKIP
+from quarl_nb.rl.atari import ATARI_FRAME_SKIP
 from quarl_nb.rl.evaluate import evaluate
 from quarl_nb.rl.policies import PolicyNet
 

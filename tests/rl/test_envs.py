@@ -3,13 +3,16 @@ from __future__ import annotations
 import gymnasium as gym
 import numpy as np
 import pytest
-from stable_baselines3.common.atari_wrappers import MaxAndSkipEnv, NoopResetEnv, WarpFrame
+from stable_baselines3.common.atari_wrappers import (
+    AtariWrapper,
+    MaxAndSkipEnv,
+    NoopResetEnv,
+    WarpFrame,
+)
 
 from quarl_nb.errors import QuarlError
+from quarl_nb.rl.atari import ATARI_FRAME_SKIP, atari_rom, make_atari_vec
 from quarl_nb.rl.envs import (
-    ATARI_FRAME_SKIP,
-    atari_rom,
-    make_atari_vec,
     make_env,
     make_vec,
     reset_slots,
@@ -17,7 +20,7 @@ from quarl_nb.rl.envs import (
 
 
 class FireOnce(gym.Wrapper):
-    """ale-py's fire reset: one frame of FIRE (SB3's presses FIRE, then UP, four frames each)."""
+    """ale-py's fire reset: a frame of FIRE, before no-ops (SB3's: FIRE, UP, four frames each)."""
 
     def reset(self, **kwargs):
         self.env.reset(**kwargs)
@@ -32,17 +35,15 @@ def reference_env(env_id: str, episode_frames: int) -> gym.Env:
     gym.register_envs(ale_py)
     env = gym.make(env_id)
     has_fire = "FIRE" in env.unwrapped.get_action_meanings()
-    env = NoopResetEnv(env)
+    env = NoopResetEnv(FireOnce(env) if has_fire else env)
     env.override_num_noops = episode_frames - has_fire
-    if has_fire:
-        env = FireOnce(env)
     env = WarpFrame(MaxAndSkipEnv(env, ATARI_FRAME_SKIP))
     return gym.wrappers.FrameStackObservation(env, 4, padding_type="zero")
 
 
 # Where moving objects of different colours overlap, the maximum over two frames differs between
 # SB3 (of colours, then grey) and ale-py (of greys): a few pixels of some games.
-EXACT_FRAMES = {"PongNoFrameskip-v4", "SpaceInvadersNoFrameskip-v4"}
+EXACT_FRAMES = {"PongNoFrameskip-v4", "SpaceInvadersNoFrameskip-v4", "BreakoutNoFrameskip-v4"}
 
 
 @pytest.mark.parametrize(
@@ -56,11 +57,16 @@ def test_atari_vec_env_has_the_protocol_of_sb3_wrappers(env_id):
     reference = reference_env(env_id, int(info["episode_frame_number"][0]))
     reference.reset(seed=11)
     generator = np.random.default_rng(0)
-    differing, returns, done = [], np.zeros(2), False
+    game = reference.unwrapped
+    has_fire = "FIRE" in game.get_action_meanings()
+    differing, returns, done, lives = [], np.zeros(2), False, [game.ale.lives()] * 2
     while not done:
         action = int(generator.integers(vec.single_action_space.n))
         ours, ours_reward, terminated, truncated, _ = vec.step(np.array([action]))
+        lost_life = lives[-1] < lives[-2]
+        action = 1 if has_fire and lost_life else action
         theirs, their_reward, done, their_truncated, _ = reference.step(action)
+        lives.append(game.ale.lives())
         assert ours_reward[0] == their_reward
         assert (terminated[0], truncated[0]) == (done, their_truncated)
         returns += ours_reward[0], their_reward
@@ -68,6 +74,36 @@ def test_atari_vec_env_has_the_protocol_of_sb3_wrappers(env_id):
     assert len(differing) > 100
     assert returns[0] == returns[1] != 0
     assert max(differing) == 0 if env_id in EXACT_FRAMES else np.mean(differing) < 0.02
+
+
+def steps_of_a_game(env: gym.Env, limit: int = 1000) -> int:
+    """How long an agent plays Breakout that never does anything."""
+    env.reset(seed=3)
+    return next((n for n in range(1, limit) if env.step(0)[2]), limit)
+
+
+def test_who_never_fires_still_loses_all_lives():
+    bare = AtariWrapper(gym.make("BreakoutNoFrameskip-v4"), terminal_on_life_loss=False)
+    assert steps_of_a_game(bare) == 1000  # the second ball is never served
+    assert steps_of_a_game(make_env("BreakoutNoFrameskip-v4")) < 200
+    vec = make_atari_vec("BreakoutNoFrameskip-v4", 1)
+    vec.reset(seed=3)
+    assert any(vec.step(np.array([0]))[2][0] for _ in range(200))
+
+
+def test_a_shot_stays_due_while_another_game_is_reset():
+    def play(reset_other: bool) -> list[np.ndarray]:
+        env, lives, frames = make_atari_vec("BreakoutNoFrameskip-v4", 2), [], []
+        env.reset(seed=np.array([3, 4]))
+        while not lives or lives[-1] == lives[0]:
+            lives.append(env.step(np.zeros(2, dtype=np.int64))[-1]["lives"][0])
+        if reset_other:
+            env.reset(seed=np.array([5]), options={"reset_mask": np.array([False, True])})
+        for _ in range(30):
+            frames.append(env.step(np.zeros(2, dtype=np.int64))[0][0].copy())
+        return frames
+
+    assert np.array_equal(play(reset_other=True), play(reset_other=False))
 
 
 def test_an_atari_seed_gives_the_same_episode_in_every_slot():

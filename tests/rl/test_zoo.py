@@ -211,7 +211,6 @@ with held(run_folder(sys.argv[1]), sys.argv[1]):
 @pytest.mark.slow
 @pytest.mark.parametrize("algo", ["a2c", "ppo", "dqn"])
 def test_a_new_game_starts_checkpoints_and_resumes(tmp_path, algo):
-    # Not Breakout: an untrained policy that never fires plays it for half an hour.
     recipe = get_recipe(f"{algo}-MsPacmanNoFrameskip-v4")
     changed = recipe.hyperparameters
     if algo == "dqn":

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from quarl_nb.rl.envs import ATARI_SUFFIX
+from quarl_nb.rl.atari import ATARI_SUFFIX
 from quarl_nb.rl.recipes.recipe import Recipe, linear
 
 # Figure 7 shows DQN on these three, so they come first.
@@ -60,7 +60,7 @@ def _atari(algo: str, game: str) -> Recipe:
 def _game(algo: str, game: str) -> Recipe:
     """As Pong with fewer steps; DQN has the paper's small buffer, with prioritized replay."""
     base = _atari(algo, "Pong")
-    # A policy that never fires plays Breakout for half an hour: evaluate half as often.
+    # No target may end it early, as Pong's does: evaluate half as often.
     recipe = replace(base, env_id=game + ATARI_SUFFIX, target_return=None, eval_every=100_000)
     if algo in ("ppo", "a2c"):
         # The largest logit may repeat itself for ever, as there are no sticky actions. The RL Zoo
