@@ -11,7 +11,6 @@ from stable_baselines3 import A2C, DDPG, DQN, PPO
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.noise import NormalActionNoise, OrnsteinUhlenbeckActionNoise
-from stable_baselines3.common.sb2_compat.rmsprop_tf_like import RMSpropTFLike
 from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 
 from quarl_nb.rl.atari import is_atari
@@ -25,8 +24,7 @@ from quarl_nb.rl.sb3_vec import ArenaVecEnv, AtariVecEnv
 ALGORITHMS: dict[str, type[BaseAlgorithm]] = {"a2c": A2C, "ddpg": DDPG, "dqn": DQN, "ppo": PPO}
 NOISE = {"normal": NormalActionNoise, "ornstein-uhlenbeck": OrnsteinUhlenbeckActionNoise}
 # Recipes are plain data; these are the classes that their words stand for.
-CLASSES = {"relu": torch.nn.ReLU, "rmsprop_tf_like": RMSpropTFLike,
-           "prioritized": PrioritizedReplayBuffer}  # fmt: skip
+CLASSES = {"relu": torch.nn.ReLU, "prioritized": PrioritizedReplayBuffer}
 
 
 def make_model(

@@ -15,7 +15,6 @@ from contextlib import ExitStack
 import torch
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.env_util import make_atari_env
-from stable_baselines3.common.sb2_compat.rmsprop_tf_like import RMSpropTFLike
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecFrameStack
 
 from quarl_nb.processes import SPAWN, keep_freed_memory
@@ -67,22 +66,19 @@ def our_model(recipe: Recipe) -> BaseAlgorithm:
 def stock_model(recipe: Recipe) -> BaseAlgorithm:
     """The same recipe of an Atari game in SB3 as its documentation shows it.
 
-    Its optimizers are the algorithms' own (A2C's is the RL Zoo's, of SB3 too); prioritized replay,
-    which SB3 has not, is ours here too.
+    Its optimizers are the algorithms' own; prioritized replay, which SB3 has not, is ours here too.
     """
     one = recipe.n_envs == 1
     frames = make_atari_env(
         recipe.env_id, recipe.n_envs, seed=0, vec_env_cls=DummyVecEnv if one else SubprocVecEnv
     )
     arguments = {k: v for k, v in recipe.hyperparameters.items() if k != "policy_kwargs"}
-    policy_kwargs: dict = dict(features_extractor_kwargs=dict(features_dim=128))
     kind = ALGORITHMS[recipe.algo]
-    if recipe.algo == "a2c":
-        policy_kwargs |= dict(optimizer_class=RMSpropTFLike, optimizer_kwargs=dict(eps=1e-5))
     if arguments.get("replay_buffer_class") == "prioritized":
         kind, arguments["replay_buffer_class"] = PrioritizedDQN, PrioritizedReplayBuffer
     return kind("CnnPolicy", VecFrameStack(frames, 4), seed=0, device="cpu",
-                policy_kwargs=policy_kwargs, **arguments)  # fmt: skip
+                policy_kwargs=dict(features_extractor_kwargs=dict(features_dim=128)),
+                **arguments)  # fmt: skip
 
 
 PREPARED = {"stock SB3": stock_model, "quarl_nb": our_model}

@@ -11,7 +11,6 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from stable_baselines3.common.sb2_compat.rmsprop_tf_like import RMSpropTFLike
 
 from quarl_nb.errors import QuarlError
 from quarl_nb.report.paper import published_ptq
@@ -72,12 +71,11 @@ def test_dqn_on_pong_stays_what_its_policy_was_trained_with():
     assert get_recipe("dqn-PongNoFrameskip-v4").hyperparameters == provenance["hyperparameters"]
 
 
-def test_a2c_on_a_game_has_the_optimizer_of_the_rl_zoo():
+def test_a2c_on_a_game_has_the_settings_of_the_rl_zoo_and_the_optimizer_of_sb3():
     model = make_model(get_recipe(f"a2c-{BREAKOUT}"), seed=0)
     optimizer = model.policy.optimizer
-    assert isinstance(optimizer, RMSpropTFLike)
+    assert isinstance(optimizer, torch.optim.RMSprop)
     group = optimizer.param_groups[0]
-    # Of stable-baselines 2: TensorFlow's RMSProp with decay 0.99 and epsilon 1e-5, rate 7e-4.
     assert (group["lr"], group["alpha"], group["eps"]) == (7e-4, 0.99, 1e-5)
     assert (group["momentum"], group["centered"], group["weight_decay"]) == (0, False, 0)
     assert (model.n_steps, model.gae_lambda, model.max_grad_norm) == (5, 1.0, 0.5)
