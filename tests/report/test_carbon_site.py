@@ -57,6 +57,16 @@ def test_bars_are_the_ratios_and_stacks_the_grams() -> None:
     assert sorted(tops) == pytest.approx(sorted(stacks), rel=1e-2)
 
 
+def test_a_baseline_that_a_task_was_not_run_with_has_no_bar() -> None:
+    walker, hopper = make_records(["Walker Stand"], ACTORS), make_records(["Hopper Stand"], ACTORS)
+    hopper = hopper[hopper["runtime"] + hopper["precision"] != "onnxruntimefp32"]
+    rows = emissions(with_energy(pd.concat([walker, hopper])))
+    fig, points = carbon.figures.carbon_ratios(rows)
+    assert {*points.loc[points["label"] == "Hopper Stand", "baseline"]} == {"fp32/torch"}
+    assert len(points) == 2 * 3
+    assert "not reached" not in {text.get_text() for ax in fig.axes for text in ax.texts}
+
+
 def test_labels_name_the_knobs_of_tasks_run_at_several_settings() -> None:
     pulls = [make_records(tasks, ACTORS, pull_period=pull)
              for tasks, pull in ((["Walker Stand"], 1000), (["Acrobot (Gym)"], 30))]  # fmt: skip

@@ -69,17 +69,18 @@ def carbon_ratios(rows: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
 
 
 def _ratio_points(rows: pd.DataFrame) -> pd.DataFrame:
-    """A row a bar: label, per, actor, baseline, ratio with _low and _high, runs."""
+    """A row a bar: label, per, actor, baseline (of those that were measured in the same setting),
+    ratio with _low and _high, runs."""
     if rows.empty:
         return rows
-    whole = rows[(rows["part"] == ALL) & (rows["precision"] != "fp32")]
     found = [
         {"label": label, "per": row["per"], "actor": row["actor"], "baseline": base,
          "runs": row["runs"], "ratio": row[f"ratio_{short}"],
          "ratio_low": row[f"ratio_{short}_low"], "ratio_high": row[f"ratio_{short}_high"]}
-        for label, group in labelled(whole) for _, row in group.iterrows()
+        for label, group in labelled(rows[rows["part"] == ALL])
+        for _, row in group[group["precision"] != "fp32"].iterrows()
         for short, base in BASELINES.items()
-        if f"ratio_{short}" in row and (base == BASELINES["torch"] or row["runtime"] in base)
+        if base in set(group["actor"]) and (base == BASELINES["torch"] or row["runtime"] in base)
     ]  # fmt: skip
     return pd.DataFrame(found)
 
