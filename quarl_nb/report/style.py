@@ -71,10 +71,12 @@ def common_legend(fig: Figure, axes: list[Axes], columns: int = 6) -> None:
 
 
 def labelled(axes: list[Axes]) -> dict[str, Artist]:
-    """What legends of these panels name; a label that several panels use appears once."""
+    """What legends of these panels name; a label that several panels use appears once, where the
+    panel with the most labels has it."""
     found: dict[str, Artist] = {}
-    for ax in axes:
-        for handle, label in zip(*ax.get_legend_handles_labels(), strict=True):
+    legends = [list(zip(*ax.get_legend_handles_labels(), strict=True)) for ax in axes]
+    for legend in sorted(legends, key=len, reverse=True):
+        for handle, label in legend:
             found.setdefault(label, handle)
     return found
 
