@@ -38,7 +38,7 @@ class LearnedStepFunction(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> Any:  # type: ignore[override]  # typed by torch as *Any
         x, output = ctx.saved_tensors
         grad_x = clipped_gradient(grad, x, ctx.low * ctx.step, ctx.high * ctx.step)
-        terms = torch.addcmul(output * grad, grad_x.float(), x.float(), value=-1)
+        terms = (output * grad).addcmul_(grad_x.float(), x.float(), value=-1)
         return grad_x, terms.sum() * (ctx.gradient_scale / ctx.step), None, None, None
 
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from quarl_nb.errors import QuarlError, check_choice
 from quarl_nb.quant.affine import QParams, affine_qparams, quant_range
-from quarl_nb.quant.fake import StraightThrough, TrainingQuantizer, round_to_levels
+from quarl_nb.quant.fake import TrainingQuantizer, round_to_levels, straight_through
 from quarl_nb.quant.lsq import LearnedStep
 from quarl_nb.quant.observer import AVERAGING_CONSTANT
 
@@ -119,7 +119,7 @@ class InputQuantizer(TrainingQuantizer):
     def quantize(self, x: Tensor) -> Tensor:
         scale, zero_point = self._scalars()
         top = quant_range(self.bits)[1]
-        return StraightThrough.apply(x, scale, -zero_point, top - zero_point)
+        return straight_through(x, scale, -zero_point, top - zero_point)
 
     def qparams(self) -> QParams:
         """Scale and zero point of the range, shape []."""
@@ -149,11 +149,12 @@ class QATLayer(nn.Module):
     def weight(self) -> Tensor:
         """The weight on its levels (as it is before `start`), shape [out, ...]."""
         weight: Tensor = self._parameters["weight"]  # type: ignore[assignment]  # never None
+        quantizer = self.weight_quantizer
         acting = not (self.training or torch.is_grad_enabled())
-        if not (self._holding and acting and self.weight_quantizer.repeatable):
-            return self.weight_quantizer(weight)
+        if not (self._holding and acting and quantizer.enabled and quantizer.repeatable):
+            return quantizer(weight)
         if self._held is None or self._held[1] != weight._version:
-            self._held = self.weight_quantizer(weight), weight._version
+            self._held = quantizer(weight), weight._version
         return self._held[0]
 
     @property

@@ -104,7 +104,7 @@ class QuantDelay(BaseCallback):
     """Starts quantization after `delay` environment steps, in acting and target networks at once.
 
     What does not train at present is quantized once and not at every use: the acting network while
-    SB3 collects data, DQN's target network while the other trains.
+    SB3 collects data, DQN's target network from one of its updates to the next.
 
     Raises:
         QuarlError: (in `learn`) the run is not longer than the delay.
@@ -125,19 +125,22 @@ class QuantDelay(BaseCallback):
         # Other algorithms move their target network at every update.
         steady = networks[1:] if _algorithm(self.model) == "dqn" else []
         self.target_layers = [layer for parts in steady for layer in qat_layers(parts)]
+        self.target_updates = -1
         self.networks = [_quantizers(parts) for parts in networks]
         self.started = is_quantized(self.model)
 
     def _on_rollout_start(self) -> None:
-        self._hold(acting=True, target=False)
+        self._hold(self.acting_layers, True)
 
     def _on_rollout_end(self) -> None:
-        self._hold(acting=False, target=True)
+        self._hold(self.acting_layers, False)
+        if self.target_layers and self.target_updates != (updates := _target_updates(self.model)):
+            self._hold(self.target_layers, True)  # anew: what was held is forgotten
+            self.target_updates = updates
 
-    def _hold(self, acting: bool, target: bool) -> None:
-        for layers, holding in ((self.acting_layers, acting), (self.target_layers, target)):
-            for layer in layers:
-                layer.holding = holding
+    def _hold(self, layers: list[QATLayer], holding: bool) -> None:
+        for layer in layers:
+            layer.holding = holding
 
     def _on_step(self) -> bool:
         if not self.started and self.num_timesteps >= self.delay:
@@ -145,7 +148,8 @@ class QuantDelay(BaseCallback):
         return True
 
     def _on_training_end(self) -> None:
-        self._hold(acting=False, target=False)  # a run that is stopped ends within a rollout
+        # A run that is stopped ends within a rollout.
+        self._hold(self.acting_layers + self.target_layers, False)
         if not self.started:
             logger.warning(
                 "quantization never began: the run ended %s",
@@ -159,7 +163,6 @@ class QuantDelay(BaseCallback):
             return
         for quantizer in acting:
             quantizer.start()
-        self._hold(acting=True, target=False)  # what is held has not been quantized
         for target in targets:
             for source, quantizer in zip(acting, target, strict=True):
                 quantizer.load_state_dict(source.state_dict())
@@ -239,6 +242,11 @@ def _networks(model: BaseAlgorithm) -> list[list[nn.Module]]:
 
 def _quantizers(parts: list[nn.Module]) -> list[TrainingQuantizer]:
     return [quantizer for layer in qat_layers(parts) for quantizer in layer.quantizers()]
+
+
+def _target_updates(model: Any) -> int:
+    """How often SB3's DQN has updated its target network: it does so while it collects data."""
+    return model._n_calls // max(model.target_update_interval // model.n_envs, 1)
 
 
 def _follow_statistics(model: BaseAlgorithm, algo: str) -> None:

@@ -10,7 +10,7 @@ from torch import nn
 
 from quarl_nb.errors import QuarlError
 from quarl_nb.quant import affine_qparams, parse_precision, quantize_weight
-from quarl_nb.quant.fake import FixedQuantize, StraightThrough, round_to_levels
+from quarl_nb.quant.fake import FixedQuantize, StraightThrough, round_to_levels, straight_through
 from quarl_nb.quant.qat import (
     METHODS,
     InputQuantizer,
@@ -62,8 +62,16 @@ def test_round_to_levels_is_the_core_operator_bit_for_bit(bits: int) -> None:
     x = normal(40, 50) * 10
     scale, zero_point = scalar_qparams(-7.3, 5.1, bits)
     top = 2**bits - 1
+    levels = scale, -zero_point, top - zero_point
     expected = torch.fake_quantize_per_tensor_affine(x, scale, zero_point, 0, top)
-    assert torch.equal(round_to_levels(x, scale, -zero_point, top - zero_point), expected)
+    assert torch.equal(round_to_levels(x, *levels), expected)
+    with torch.no_grad():
+        assert torch.equal(straight_through(x, *levels), expected)
+    half = x.bfloat16()
+    before = half.clone()
+    exact = round_to_levels(half.float(), *levels)
+    assert torch.equal(round_to_levels(half, *levels), exact.bfloat16())
+    assert torch.equal(half, before)
 
 
 def test_gradient_by_finite_differences_inside_and_zero_outside() -> None:
