@@ -201,7 +201,7 @@ class TrainingQuantizer(nn.Module, ABC):
 def round_to_levels(
     x: Tensor, scale: float | Tensor, low: int | Tensor, high: int | Tensor
 ) -> Tensor:
-    """``clamp(round(x / scale), low, high) * scale``, computed in float32, of the type of `x`.
+    """``clamp(round(x / scale), low, high) * scale`` in float32, of float32 or bfloat16.
 
     Equal to `torch.fake_quantize_per_tensor_affine`, which takes 3.2 ns an element (torch 2.13,
     one Zen 5 core) where this takes 0.23: with it, training a convolutional policy costs double.
@@ -210,15 +210,15 @@ def round_to_levels(
     # What is converted is a copy: scaled in place it takes a quarter less than in new memory.
     levels = x.mul(inverse) if x.dtype == torch.float32 else x.float().mul_(inverse)
     levels.round_().clamp_(low, high)  # type: ignore[arg-type]  # both or neither tensors
-    return levels.mul_(scale).to(x.dtype)
+    return levels.mul_(scale)
 
 
 def straight_through(x: Tensor, scale: float, low: int, high: int) -> Tensor:
-    """`round_to_levels` with the gradient of `StraightThrough`."""
+    """`round_to_levels` in the type of `x`, with the gradient of `StraightThrough`."""
     if torch.is_grad_enabled():
         return StraightThrough.apply(x, scale, low, high)
     # The same without an autograd function, which takes as long as rounding one observation.
-    return round_to_levels(x, scale, low, high)
+    return round_to_levels(x, scale, low, high).to(x.dtype)
 
 
 class StraightThrough(torch.autograd.Function):
@@ -231,7 +231,7 @@ class StraightThrough(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, scale: float, low: int, high: int) -> Tensor:
         ctx.save_for_backward(x)
         ctx.bounds = (low - 0.5) * scale, (high + 0.5) * scale
-        return round_to_levels(x, scale, low, high)
+        return round_to_levels(x, scale, low, high).to(x.dtype)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:  # type: ignore[override]  # typed by torch as *Any

@@ -28,8 +28,8 @@ class LearnedStepFunction(torch.autograd.Function):
         ctx: Any, x: Tensor, step: Tensor, low: int, high: int, gradient_scale: float
     ) -> Tensor:
         s = max(step.item(), SMALLEST_STEP)
+        output = round_to_levels(x, s, low, high)
         # In float32 also where x is bfloat16, whose rounding is as coarse as an 8-bit step.
-        output = round_to_levels(x.float(), s, low, high)
         ctx.save_for_backward(x, output)
         ctx.step, ctx.low, ctx.high, ctx.gradient_scale = s, low, high, gradient_scale
         return output.to(x.dtype)
@@ -93,9 +93,12 @@ class LearnedStep(TrainingQuantizer):
             self.step.fill_(2 * magnitude / math.sqrt(self.levels[1]) or 1.0)
 
     def quantize(self, x: Tensor) -> Tensor:
-        if not math.isfinite(self.step.item()):
+        step = self.step.item()
+        if not math.isfinite(step):
             raise QuarlError("training diverged: a learned step became NaN or infinite")
         low, high = self.levels
+        if not torch.is_grad_enabled():
+            return round_to_levels(x, max(step, SMALLEST_STEP), low, high).to(x.dtype)
         n = x.numel() // (len(x) if self.batched else 1)
         return LearnedStepFunction.apply(x, self.step, low, high, 1 / math.sqrt(n * high))
 

@@ -110,6 +110,8 @@ class InputQuantizer(TrainingQuantizer):
         return self.running_count.item() > 0
 
     def observe(self, x: Tensor) -> None:
+        if x.ndim == 4 and x.is_contiguous(memory_format=torch.channels_last):
+            x = x.movedim(1, -1)  # in the order of memory, of which aminmax makes a copy otherwise
         lowest, highest = x.aminmax()
         count = min(self.running_count.item() + 1, 1 / AVERAGING_CONSTANT)
         self.running_count.fill_(count)
