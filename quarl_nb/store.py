@@ -91,7 +91,7 @@ class ResultStore:
             plain["arrays_sha256"] = hashlib.sha256(buffer.getvalue()).hexdigest()
             write_atomically(path.with_suffix(".npz"), buffer.getvalue())
         plain["sha256"] = _checksum(plain)
-        write_atomically(path, (json.dumps(plain, indent=1, allow_nan=False) + "\n").encode())
+        write_atomically(path, _text(plain).encode())
         self.error_path(plain["study"], plain["profile"], plain["key"]).unlink(missing_ok=True)
         return path
 
@@ -212,6 +212,13 @@ def to_json(value: Any) -> Any:
     if value is None or isinstance(value, bool | int | float | str):
         return value
     raise TypeError(f"{type(value).__name__} is not a JSON value: {value!r}")
+
+
+def _text(record: Mapping[str, Any]) -> str:
+    """A record's JSON, a line a field: with one for every episode it would be a third larger."""
+    compact = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode
+    fields = ",\n".join(f"{compact(name)}:{compact(value)}" for name, value in record.items())
+    return f"{{\n{fields}\n}}\n"
 
 
 def _checksum(record: Mapping[str, Any]) -> str:

@@ -44,6 +44,14 @@ def test_a_record_comes_back_in_plain_types(store):
     }  # fmt: skip
 
 
+def test_a_record_takes_a_line_a_field_and_may_be_laid_out_anew(store):
+    path = store.write(make_record())
+    record = store.read(path)
+    assert len(path.read_text().splitlines()) == len(record) + 2
+    path.write_text(json.dumps(record, indent=1))
+    assert store.read(path) == record
+
+
 def test_non_finite_numbers_become_null_and_other_objects_are_refused():
     assert to_json({"x": [np.float32("nan"), float("-inf"), True, None, (1, "a")]}) == {
         "x": [None, None, True, None, [1, "a"]]
