@@ -119,7 +119,7 @@ def weight_distributions(weights: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
         for ax, algo in zip(panels, algos, strict=True):
             _histograms(ax, weights[weights["algo"] == algo], colors[algo])
             ax.set_title(algo.upper())
-        top.supxlabel("weight", fontsize=7)
+        top.supxlabel("weight (linear from −1 to 1, logarithmic beyond)", fontsize=7)
         top.supylabel("density", fontsize=7)
         axes = bottom.subplots(1, len(WIDTHS), sharey=True)
         for ax, (column, label) in zip(axes, WIDTHS.items(), strict=True):
@@ -151,6 +151,10 @@ def _histograms(ax: Axes, rows: pd.DataFrame, color: str) -> None:
                 marker=".", ms=1, alpha=0.8)
     ax.set_yscale("log")
     ax.yaxis.set_minor_locator(NullLocator())
+    # A few weights of some policies are a hundred times what all the others of most are.
+    ax.set_xscale("symlog", linthresh=1)
+    ax.set_xticks([-10, 0, 10], ["−10", "0", "10"])
+    ax.set_xticks([-1, 1], minor=True)
 
 
 def _log_axis(ax: Axes) -> None:
