@@ -295,6 +295,15 @@ def test_figure5_draws_what_the_table_says():
     assert set(points["regularizer"]) == {"none"}
     line = next(x for x in fig.axes[0].get_lines() if x.get_label() == "QAT")
     assert list(line.get_xdata()) == list(BITS)
+    first = points["policy"].iloc[0]
+    ours = frame[(frame["policy"] == first) & (frame["precision"] == "affine4")]
+    dots = [y for dots in fig.axes[0].get_lines()
+            for x, y in zip(*dots.get_data(), strict=True) if x == 4]
+    assert set(ours["returns"].map(np.mean)) <= set(dots)
+    text = points[(points["policy"] == first) & (points["precision"] == "affine4")
+                  & (points["method"] == "minmax")]["seed_means"].item()
+    assert [float(x) for x in text.split()] == pytest.approx(ours["returns"].map(np.mean).tolist(),
+                                                             rel=1e-5)
     labels = {text.get_text() for text in fig.legends[0].get_texts()}
     assert {"8* (8-bit PTQ)", "fp32", "published: kept until 5/6 bits"} <= labels
     one, _ = qat.figures.figure5(planted(knee, n_seeds=1))
