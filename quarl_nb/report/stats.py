@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -21,13 +22,15 @@ Z_95 = 1.959964  # of the normal distribution
 
 @dataclass(frozen=True)
 class Interval:
-    """An estimate and its confidence interval, in the units of the estimate."""
+    """An estimate and its confidence interval (NaN: none), in the units of the estimate."""
 
     value: float
     low: float
     high: float
 
     def __str__(self) -> str:
+        if math.isnan(self.low):
+            return f"{self.value:.4g}"
         return f"{self.value:.4g} [{self.low:.4g}, {self.high:.4g}]"
 
 

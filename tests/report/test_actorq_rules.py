@@ -154,3 +154,9 @@ def test_every_claim_with_a_rule_is_judged_without_an_error() -> None:
     assert len(judged) >= 18 and (judged["verdict"] != "not measured").sum() >= 10
     speed = judged[judged["id"] == "actorq-speedup-1.5-2.5"].iloc[0]
     assert speed["verdict"] == "inconclusive" and "2 of 11 tasks" in speed["measured"]
+
+
+def test_a_return_that_is_not_reached_is_no_ratio():
+    row = {"ratio": 0.0, "ratio_low": float("nan"), "ratio_high": float("nan")}
+    assert actorq.findings.told(pd.Series(row), "ratio") == "not reached"
+    assert actorq.findings.told(pd.Series(row | {"ratio": 2.0}), "ratio") == "2.00"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import numpy as np
@@ -225,6 +226,11 @@ def test_best_of_many_without_any_difference() -> None:
     weights = stats.bootstrap_weights(5, np.random.default_rng(0), 20)
     found = compare.best_of_many(np.full(5, 500.0), np.full((3, 5), 500.0), weights)
     assert found.p_value == 1 and (found.low == 0).all()
+
+
+def test_an_interval_in_words() -> None:
+    assert str(stats.Interval(1.5, 1.25, 2.0)) == "1.5 [1.25, 2]"
+    assert str(stats.Interval(1.5, math.nan, math.nan)) == "1.5"
 
 
 def test_wilson_interval_by_hand() -> None:

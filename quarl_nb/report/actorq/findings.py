@@ -62,8 +62,10 @@ def tasks_told(rows: pd.DataFrame, algos: Sequence[str] = ()) -> str:
 
 
 def told(row: pd.Series, name: str) -> str:
-    """A ratio with its interval in words; one run has no interval."""
+    """A ratio with its interval in words; one run has no interval, no return in time is 0 times."""
     value, low, high = (row[f"{name}{end}"] for end in ("", "_low", "_high"))
+    if value == 0:
+        return "not reached"
     return f"{value:.2f}" if pd.isna(low) else f"{value:.2f} [{low:.2f}, {high:.2f}]"
 
 
