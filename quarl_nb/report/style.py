@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -102,6 +102,11 @@ def interval_errors(rows: pd.DataFrame, name: str) -> NDArray[np.float64]:
     """
     value, low, high = (rows[f"{name}{end}"] for end in ("", "_low", "_high"))
     return np.maximum([value - low, high - value], 0)
+
+
+def one_field(numbers: Iterable[float]) -> str:
+    """Numbers in one field of a figure's points, as precise as the others that are saved."""
+    return " ".join(f"{x:.6g}" for x in numbers)
 
 
 def save_figure(

@@ -53,8 +53,8 @@ TASKS = {
         Task("dm:cartpole-balance", "d4pg", "Cartpole Balance", 200_000, options=_D4PG),
         # One seed each: 16,900 updates of 128 of a 2048-wide policy rose to 485, and 9400 of 64 to
         # 310 (948 was published). 1024 wide, 5000 of 256 reached 950, and 12,000 ended at 971; 256
-        # wide, 19,000 stayed at 740. The first runs that were timed, of another seed: fp32 stood
-        # after 6500, int8 stayed at 260 for all 8600. So it needs more; the learner, too, bounds it
+        # wide, 19,000 stayed at 740. Of the first two runs that were timed fp32 stood after
+        # 6500, int8 stayed at 260 for all 8600. So it needs more; the learner, too, bounds int8
         # (26 ms an update, 227 s against 316 s of fp32).
         Task("dm:walker-stand", "d4pg", "Walker Stand", 400_000, width=1024,
              samples_per_insert=5.5,

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from quarl_nb.report.actorq.tables import papers_setting, setting_label
+from quarl_nb.report.actorq.tables import interval_text, papers_setting, setting_label
 from quarl_nb.report.findings import Finding, Verdict, keys_of
 from quarl_nb.report.paper import published
 from quarl_nb.report.stats import Interval
@@ -62,11 +62,8 @@ def tasks_told(rows: pd.DataFrame, algos: Sequence[str] = ()) -> str:
 
 
 def told(row: pd.Series, name: str) -> str:
-    """A ratio with its interval in words; one run has no interval, no return in time is 0 times."""
-    value, low, high = (row[f"{name}{end}"] for end in ("", "_low", "_high"))
-    if value == 0:
-        return "not reached"
-    return f"{value:.2f}" if pd.isna(low) else f"{value:.2f} [{low:.2f}, {high:.2f}]"
+    """`interval_text` for the words of a verdict, which are plain ASCII."""
+    return interval_text(row, name, infinity="inf")
 
 
 def interval_of(row: pd.Series, name: str) -> Interval:

@@ -207,7 +207,7 @@ def _numbers(values: Sequence[float] | pd.Series, form: str) -> list[str]:
     return ["" if pd.isna(value) else f"{value:{form}}" for value in values]
 
 
-def interval_text(row: pd.Series, name: str) -> str:
+def interval_text(row: pd.Series, name: str, infinity: str = "\u221e") -> str:
     """A ratio with its interval, of the columns `name`, `name`_low and `name`_high; empty where it
     is missing, and 0 is never reached."""
     value, low, high = (row.get(column, np.nan) for column in _with_ends(name))
@@ -215,7 +215,7 @@ def interval_text(row: pd.Series, name: str) -> str:
         return ""
     if value == 0 or pd.isna(low):
         return f"{value:.2f}" if value else NEVER
-    return f"{value:.2f} [{low:.2f}, {high:.2f}]".replace("inf", "\u221e")
+    return f"{value:.2f} [{low:.2f}, {high:.2f}]".replace("inf", infinity)
 
 
 def loss_text(row: pd.Series, name: str) -> str:

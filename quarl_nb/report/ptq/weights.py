@@ -22,6 +22,7 @@ from quarl_nb.report.style import (
     interval_errors,
     loss_axis,
     new_figure,
+    one_field,
 )
 
 Floats = NDArray[np.float64]
@@ -134,10 +135,7 @@ def weight_distributions(weights: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
             loss_axis(ax, "y")
         axes[0].set_ylabel(f"relative loss of mean return, {weights['precision'].iloc[0]}")
         axes[-1].legend(loc="upper left", bbox_to_anchor=(1, 1))
-    texts = {
-        name: [" ".join(f"{x:.6g}" for x in values) for values in weights[name]]
-        for name in ("weight_counts", "weight_edges")
-    }
+    texts = {name: weights[name].map(one_field) for name in ("weight_counts", "weight_edges")}
     return fig, weights.drop(columns="keys", errors="ignore").assign(**texts)
 
 

@@ -21,6 +21,7 @@ from quarl_nb.report.style import (
     VERMILION,
     NothingToDrawError,
     common_legend,
+    one_field,
     panel_grid,
 )
 
@@ -54,8 +55,7 @@ def figure5(records: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
         fig.supxlabel("bits of weights and activations", fontsize=7)
         fig.supylabel("mean return per episode", fontsize=7)
         common_legend(fig, axes, columns=3)
-    texts = [" ".join(f"{x:.6g}" for x in means) for means in shown["seed_means"]]
-    return fig, shown.drop(columns="keys").assign(seed_means=texts)
+    return fig, shown.drop(columns="keys").assign(seed_means=shown["seed_means"].map(one_field))
 
 
 def _draw_policy(ax: Axes, rows: pd.DataFrame) -> None:
