@@ -53,9 +53,8 @@ TASKS = {
         Task("dm:cartpole-balance", "d4pg", "Cartpole Balance", 200_000, options=_D4PG),
         # One seed each: 16,900 updates of 128 of a 2048-wide policy rose to 485, and 9400 of 64 to
         # 310 (948 was published). 1024 wide, 5000 of 256 reached 950, and 12,000 ended at 971; 256
-        # wide, 19,000 stayed at 740. Of the first two runs that were timed fp32 stood after
-        # 6500, int8 stayed at 260 for all 8600; at 26 ms an update the learner bounded int8 (227 s
-        # against 316 s of fp32). Hence 12,500 updates, spread over twice the steps.
+        # wide, 19,000 stayed at 740. With 8600 over 400,000 steps one run of two did not stand and
+        # the learner bounded int8 (26 ms an update). Hence 12,500, spread over twice the steps.
         Task("dm:walker-stand", "d4pg", "Walker Stand", 800_000, width=1024,
              samples_per_insert=4.0,
              options=_D4PG | dict(batch_size=256, actor_learning_rate=1e-4)),
