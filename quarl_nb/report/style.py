@@ -13,7 +13,7 @@ import pandas as pd
 from cycler import cycler
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
+from matplotlib.figure import Figure, FigureBase
 from matplotlib.ticker import FuncFormatter, NullLocator
 from numpy.typing import NDArray
 
@@ -63,8 +63,8 @@ def panel_grid(n: int, columns: int = 4, height_in: float = 1.35) -> tuple[Figur
     return fig, axes[:n]
 
 
-def common_legend(fig: Figure, axes: list[Axes], columns: int = 6) -> None:
-    """One legend above all panels, of at most so many columns."""
+def common_legend(fig: FigureBase, axes: list[Axes], columns: int = 6) -> None:
+    """One legend above all panels of a figure or part of one, of at most so many columns."""
     found = labelled(axes)
     fig.legend(list(found.values()), list(found), loc="outside upper center",
                ncols=min(len(found), columns))  # fmt: skip

@@ -21,7 +21,7 @@ from quarl_nb.report.style import (
     PAGE_IN,
     STYLE,
     NothingToDrawError,
-    labelled,
+    common_legend,
     new_figure,
 )
 
@@ -65,9 +65,10 @@ def explored_ways() -> list[list[Way]]:
 
 
 def exploration_figure(curves: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
-    """How the actions spread during training, mean over seeds: quantization above, noise below.
+    """How the actions spread during training: quantization above, noise below.
 
-    Entropy; of DDPG, which has none, the variance of its actions, in panels of their own.
+    Entropy; of DDPG, which has none, the variance of its actions. Means over the seeds that all
+    curves of a panel have.
 
     Args:
         curves: of `curves_frame`.
@@ -75,43 +76,50 @@ def exploration_figure(curves: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
     spreads = {policy: "entropy" if rows["entropy"].notna().any() else "action_variance"
                for policy, rows in (curves.groupby("policy") if len(curves) else ())
                if rows["precision"].nunique() > 1}  # fmt: skip
-    lines = _lines(curves, sorted(spreads, key=lambda name: (spreads[name] != "entropy", name)))
-    if not lines:
+    kinds = _kinds(curves, sorted(spreads, key=lambda name: (spreads[name] != "entropy", name)))
+    if not kinds:
         raise NothingToDrawError("no policy has curves of QAT and of float32")
     points = []
     first: dict[str, Axes] = {}
-    legends: dict[Way, list[Axes]] = {}
+    lines = [-(-len(panels) // COLUMNS) for _, panels in kinds]
     with mpl.rc_context(STYLE):
-        fig = new_figure(PAGE_IN, 0.4 + 1.5 * len(lines))
-        columns = max(len(policies) for _, policies in lines)
-        axes = fig.subplots(len(lines), columns, squeeze=False)
-        for (ways, policies), line in zip(lines, axes, strict=True):
-            labels = dict(SPREADS)
-            for ax, policy in zip(line, policies, strict=False):
-                rows, spread = curves[curves["policy"] == policy], spreads[policy]
-                points += [_draw_spread(ax, rows, spread, way, i) for i, way in enumerate(ways)]
+        fig = new_figure(PAGE_IN, 0.2 + 0.3 * len(kinds) + 1.4 * sum(lines))
+        parts = fig.subfigures(len(kinds), 1, squeeze=False, height_ratios=lines).flat
+        for part, n_lines, (ways, panels) in zip(parts, lines, kinds, strict=True):
+            axes = list(part.subplots(n_lines, COLUMNS, squeeze=False).flat)
+            labelled = None  # the spread that the line of panels was last labelled with
+            for i, (ax, (policy, rows)) in enumerate(zip(axes, panels.items(), strict=False)):
+                spread = spreads[policy]
+                points += [_draw_spread(ax, rows, spread, way, j) for j, way in enumerate(ways)]
                 ax.set_title(policy_label(policy))
-                ax.set_ylabel(labels.pop(spread, ""))  # the first of its kind
+                if i % COLUMNS == 0 or spread != labelled:
+                    ax.set_ylabel(SPREADS[spread])
+                labelled = spread
                 ax.sharey(first.setdefault(policy, ax))
-            for spare in line[len(policies) :]:
+            for spare in axes[len(panels) :]:
                 spare.remove()
-            legends.setdefault(ways[1], []).extend(line[: len(policies)])
-        for panels in legends.values():
-            found = labelled(panels)
-            panels[min(columns, len(panels)) - 1].legend(
-                found.values(), found.keys(), loc="upper left", bbox_to_anchor=(1, 1))
-        fig.supxlabel("environment steps (dotted: quantization or noise begins)", fontsize=7)
+            common_legend(part, axes[: len(panels)])
+        fig.supxlabel("thousands of environment steps (dotted: quantization or noise begins)",
+                      fontsize=7)  # fmt: skip
     return fig, pd.concat(points, ignore_index=True)
 
 
-def _lines(curves: pd.DataFrame, policies: Sequence[str]) -> list[tuple[list[Way], list[str]]]:
-    """Rows of panels: the ways of one kind, and as many policies trained in them as fit."""
-    found: list[tuple[list[Way], list[str]]] = []
-    for ways in explored_ways() if policies else ():
-        taken = {policy for policy, *way in curves[["policy", *WAY]].drop_duplicates().to_numpy()
-                 if tuple(way) in {*ways} - {FP32}}  # fmt: skip
-        some = [policy for policy in policies if policy in taken]
-        found += [(ways, some[i : i + COLUMNS]) for i in range(0, len(some), COLUMNS)]
+def _kinds(
+    curves: pd.DataFrame, policies: Sequence[str]
+) -> list[tuple[list[Way], dict[str, pd.DataFrame]]]:
+    """The ways of one kind, and the curves of every policy trained in one of them: those of the
+    seeds that all its ways have."""
+    found = []
+    for ways in explored_ways():
+        panels = {}
+        for policy in policies:
+            rows = curves[curves["policy"] == policy]
+            seeds = [{*rows.loc[(rows[WAY] == list(way)).all(axis=1), "seed"]} for way in ways]
+            shared = set.intersection(*filter(None, seeds)) if any(seeds[1:]) else set()
+            if shared:
+                panels[policy] = rows[rows["seed"].isin(shared)]
+        if panels:
+            found.append((ways, panels))
     return found
 
 
@@ -119,9 +127,10 @@ def _draw_spread(ax: Axes, rows: pd.DataFrame, spread: str, way: Way, i: int) ->
     chosen = rows[(rows[WAY] == list(way)).all(axis=1)]
     means = chosen.groupby("step", as_index=False)[[*SPREADS]].mean()
     if len(means):
-        ax.plot(means["step"], means[spread], color=GREY if way == FP32 else CYCLE[i - 1],
-                lw=1, label=way_label(way))
-        ax.axvline(chosen["step"].where(chosen["delayed"]).max(), color=GREY, lw=0.6, ls=":")
+        ax.plot(means["step"] / 1000, means[spread], color=GREY if way == FP32 else CYCLE[i - 1],
+                lw=1, label=way_label(way))  # fmt: skip
+        ax.axvline(chosen["step"].where(chosen["delayed"]).max() / 1000, color=GREY, lw=0.6,
+                   ls=":")  # fmt: skip
     ax.xaxis.set_major_locator(MaxNLocator(3))
     return means.assign(policy=rows["policy"].iloc[0], **dict(zip(WAY, way, strict=True)))
 
