@@ -350,6 +350,19 @@ def test_exploration_is_compared_after_the_delay():
         qat.exploration.exploration_figure(empty)
 
 
+def test_curves_are_means_over_the_seeds_that_every_way_of_a_panel_has():
+    found, arrays = probe_records()
+    curves = qat.exploration.curves_frame(found, lambda record: arrays[record["key"]])
+    quantized = curves["precision"] == "affine4"
+    _, points = qat.exploration.exploration_figure(curves[~quantized | (curves["seed"] != 2)])
+    first = points[points["step"] == 10].groupby(qat.gains.WAY)["entropy"].agg(list)
+    # 0.6 - 0.001 * 10 + 0.01 * the mean seed: 0.5 of seeds 0 and 1, beside noise 1 of all three.
+    assert first[qat.gains.minmax(4)] == pytest.approx([0.595])
+    assert first[qat.gains.FP32] == pytest.approx([0.595, 0.6])
+    _, points = qat.exploration.exploration_figure(curves[quantized ^ (curves["seed"] == 2)])
+    assert set(points["precision"]) == {"fp32"}  # quantization shares no seed with it
+
+
 def test_actions_without_an_entropy_have_panels_of_their_own():
     found, arrays = probe_records()
     curves = qat.exploration.curves_frame(found, lambda record: arrays[record["key"]])
