@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from quarl_nb.report.losses import policy_label
-from quarl_nb.report.qat.gains import FP32, WAY, Way, minmax, way_label
+from quarl_nb.report.qat.gains import FP32, WAY, Way, minmax, trained_in, way_label
 from quarl_nb.report.seeds import over_seeds
 from quarl_nb.report.style import (
     CYCLE,
@@ -87,15 +87,15 @@ def exploration_figure(curves: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
         parts = fig.subfigures(len(kinds), 1, squeeze=False, height_ratios=lines).flat
         for part, n_lines, (ways, panels) in zip(parts, lines, kinds, strict=True):
             axes = list(part.subplots(n_lines, COLUMNS, squeeze=False).flat)
-            labelled = None  # the spread that the line of panels was last labelled with
-            for i, (ax, (policy, rows)) in enumerate(zip(axes, panels.items(), strict=False)):
-                spread = spreads[policy]
-                points += [_draw_spread(ax, rows, spread, way, j) for j, way in enumerate(ways)]
+            for ax, (policy, rows) in zip(axes, panels.items(), strict=False):
+                points += [_draw_spread(ax, rows, spreads[policy], way, i)
+                           for i, way in enumerate(ways)]  # fmt: skip
                 ax.set_title(policy_label(policy))
-                if i % COLUMNS == 0 or spread != labelled:
-                    ax.set_ylabel(SPREADS[spread])
-                labelled = spread
                 ax.sharey(first.setdefault(policy, ax))
+            drawn = [spreads[policy] for policy in panels]
+            for i, spread in enumerate(drawn):
+                if i % COLUMNS == 0 or spread != drawn[i - 1]:
+                    axes[i].set_ylabel(SPREADS[spread])
             for spare in axes[len(panels) :]:
                 spare.remove()
             common_legend(part, axes[: len(panels)])
@@ -114,7 +114,7 @@ def _kinds(
         panels = {}
         for policy in policies:
             rows = curves[curves["policy"] == policy]
-            seeds = [{*rows.loc[(rows[WAY] == list(way)).all(axis=1), "seed"]} for way in ways]
+            seeds = [{*trained_in(rows, way)["seed"]} for way in ways]
             shared = set.intersection(*filter(None, seeds)) if any(seeds[1:]) else set()
             if shared:
                 panels[policy] = rows[rows["seed"].isin(shared)]
@@ -124,7 +124,7 @@ def _kinds(
 
 
 def _draw_spread(ax: Axes, rows: pd.DataFrame, spread: str, way: Way, i: int) -> pd.DataFrame:
-    chosen = rows[(rows[WAY] == list(way)).all(axis=1)]
+    chosen = trained_in(rows, way)
     means = chosen.groupby("step", as_index=False)[[*SPREADS]].mean()
     if len(means):
         ax.plot(means["step"] / 1000, means[spread], color=GREY if way == FP32 else CYCLE[i - 1],

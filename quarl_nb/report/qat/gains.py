@@ -28,6 +28,11 @@ def ptq(precision: str = "affine8") -> Way:
     return (precision, PTQ, "none")
 
 
+def trained_in(rows: pd.DataFrame, way: Way) -> pd.DataFrame:
+    """The rows of one way of training."""
+    return rows[(rows[WAY] == list(way)).all(axis=1)]
+
+
 def way_label(way: Way) -> str:
     """As figures write it: fp32, 4 bits, 4 bits (lsq), 8* (PTQ), W8A8 PTQ, layer norm, ..."""
     precision, method, regularizer = way
@@ -162,8 +167,7 @@ def eight_bits_table(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _of(rows: pd.DataFrame, way: Way) -> pd.DataFrame:
-    chosen = (rows[WAY] == list(way)).all(axis=1)
-    return rows[chosen].drop_duplicates("seed").set_index("seed").sort_index()
+    return trained_in(rows, way).drop_duplicates("seed").set_index("seed").sort_index()
 
 
 def _order(way: Way) -> tuple[int, int, str]:

@@ -19,11 +19,11 @@ from quarl_nb.report.qat.gains import (
     FP32,
     W8A8,
     W8A8_LABEL,
-    WAY,
     Way,
     gains,
     minmax,
     ptq,
+    trained_in,
     trainings,
 )
 from quarl_nb.report.seeds import MIN_SEEDS
@@ -140,8 +140,7 @@ def _unlearned(records: pd.DataFrame, ways: Sequence[Way]) -> set[str]:
     if "returns" not in records:
         return set()
     rows = records[records["returns"].notna()]
-    return set.intersection(*(never_learned(rows[(rows[WAY] == list(way)).all(axis=1)])
-                              for way in ways))  # fmt: skip
+    return set.intersection(*(never_learned(trained_in(rows, way)) for way in ways))
 
 
 def _decidable(
