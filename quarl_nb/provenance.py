@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import platform
-import subprocess
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import quarl_nb
+from quarl_nb.processor import cpu_features, cpu_model, output
 
 PACKAGES = (
     "torch", "numpy", "stable-baselines3", "sb3-contrib", "gymnasium", "ale-py", "mujoco",
@@ -30,8 +30,8 @@ def collect(code: Path | None = None) -> dict[str, Any]:
         code: the source folder whose git state counts, by default this package's.
 
     Returns:
-        git_commit, dirty (both None outside git), packages {name: version}, cpu, cores (usable
-        by this process), gpu (None without one), os, python, start_time.
+        git_commit, dirty (both None outside git), packages {name: version}, cpu, cpu_features,
+        cores (usable by this process), gpu (None without one), os, python, start_time.
     """
     commit, dirty = git_state(code or Path(__file__).parent)
     return {
@@ -39,6 +39,7 @@ def collect(code: Path | None = None) -> dict[str, Any]:
         "dirty": dirty,
         "packages": package_versions(),
         "cpu": cpu_model(),
+        "cpu_features": list(cpu_features()),
         "cores": usable_cores(),
         "gpu": gpu_name(),
         "os": f"{platform.system()} {platform.release()}",
@@ -52,11 +53,11 @@ def git_state(code: Path) -> tuple[str | None, bool | None]:
 
     Only the code counts: a run writes records into the same repository.
     """
-    tracked = _output("git", "-C", str(code), "ls-files", "--", ".")
-    commit = _output("git", "-C", str(code), "rev-parse", "--verify", "HEAD")
+    tracked = output("git", "-C", str(code), "ls-files", "--", ".")
+    commit = output("git", "-C", str(code), "rev-parse", "--verify", "HEAD")
     if not tracked or commit is None:
         return None, None
-    status = _output("git", "-C", str(code), "status", "--porcelain", "--", ".")
+    status = output("git", "-C", str(code), "status", "--porcelain", "--", ".")
     return commit, bool(status)
 
 
@@ -71,17 +72,6 @@ def package_versions() -> dict[str, str]:
     return versions
 
 
-def cpu_model() -> str | None:
-    """The processor's name as the system gives it, None where it gives none."""
-    try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith(("model name", "Model\t")):
-                return line.split(":", 1)[1].strip()
-    except OSError:
-        return _output("sysctl", "-n", "machdep.cpu.brand_string") or platform.processor() or None
-    return platform.processor() or None
-
-
 def usable_cores() -> int:
     """Cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
@@ -91,14 +81,5 @@ def usable_cores() -> int:
 
 def gpu_name() -> str | None:
     """Name of the first NVIDIA GPU, None without one."""
-    names = _output("nvidia-smi", "--query-gpu=name", "--format=csv,noheader")
+    names = output("nvidia-smi", "--query-gpu=name", "--format=csv,noheader")
     return names.splitlines()[0].strip() if names else None
-
-
-def _output(*command: str) -> str | None:
-    """Standard output of a command, None if it is missing, fails or takes over ten seconds."""
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return done.stdout.strip()

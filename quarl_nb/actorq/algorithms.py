@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +13,7 @@ from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from quarl_nb.errors import QuarlError, check_at_least, check_choice, check_seeds, one_line
 from quarl_nb.rl.d4pg import D4PG
 from quarl_nb.rl.envs import make_env
+from quarl_nb.rl.fast_cnn import training_dtype
 from quarl_nb.rl.half_dqn import HalfDQNPolicy
 from quarl_nb.rl.recipes import linear
 
@@ -41,7 +43,8 @@ def make_algorithm(
         width: units in each hidden layer of the policy.
         device: of the networks: "cpu", "cuda" or one of several GPUs, as "cuda:1".
         critic_width: units in each hidden layer of the critics, where there are any.
-        autocast: "bf16" lets a D4PG or DQN learner compute in bfloat16; "" in fp32.
+        autocast: "bf16" lets a D4PG or DQN learner compute in bfloat16 (a RuntimeWarning where that
+            is slower); "" in fp32.
         fused: one kernel for a whole step of Adam; without it torch makes a pass an operation.
         options: of the algorithm, in place of its defaults; a `learning_rate` of "lin_3e-4" falls
             from there to 0, as the RL Zoo writes it.
@@ -59,6 +62,9 @@ def make_algorithm(
     if check_choice("autocast", autocast, ("", "bf16")):
         if algo not in ("d4pg", "dqn"):
             raise QuarlError(f"{algo} has no autocast; allowed: d4pg, dqn")
+        if training_dtype(torch.device(device)) != torch.bfloat16:
+            message = "this processor has no instructions for bfloat16: autocast makes it slower"
+            warnings.warn(message, RuntimeWarning, stacklevel=2)
         if algo == "d4pg":
             options["autocast"] = torch.bfloat16
         else:

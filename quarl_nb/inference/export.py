@@ -11,6 +11,7 @@ from quarl_nb.inference.graph import Graph
 from quarl_nb.inference.integer import BlockGraph, DynamicGraph, StaticGraph
 from quarl_nb.inference.payload import Payload, encode
 from quarl_nb.inference.torch import describe
+from quarl_nb.processor import saturates_int8
 from quarl_nb.quant import Precision, parse_precision
 from quarl_nb.rl.policies import PolicyNet
 
@@ -95,11 +96,11 @@ def _graph(net: PolicyNet, precision: Precision, calibration: np.ndarray | None)
     if precision.name == "int4":
         return BlockGraph(net, precision)
     if not any(layer.kind == "conv2d" for layer in net.spec.layers):
-        return DynamicGraph(net, precision)
+        return DynamicGraph(net, precision, unsigned=saturates_int8())
     shape = net.spec.obs_shape
     if calibration is None or calibration.shape[1:] != shape or not len(calibration):
         got = "none" if calibration is None else list(calibration.shape)
         raise QuarlError(
             f"int8 convolutions need calibration observations of {list(shape)}, got {got}"
         )
-    return StaticGraph(net, precision, calibration)
+    return StaticGraph(net, precision, calibration, unsigned=saturates_int8())

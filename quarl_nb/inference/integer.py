@@ -1,8 +1,4 @@
-"""Policies as ONNX graphs that compute in int8 and int4.
-
-On x86 without VNNI, ONNX Runtime adds pairs of u8 x s8 products in 16 bits, which can saturate:
-there its results may differ from the simulation.
-"""
+"""Policies as ONNX graphs that compute in int8 and int4."""
 
 from __future__ import annotations
 
@@ -10,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from quarl_nb.inference.graph import Graph
 from quarl_nb.inference.weights import pack_int4, quantize_bias, quantize_rows
@@ -30,15 +26,28 @@ class QuantizedGraph(Graph):
 
     Args:
         precision: from `parse_precision`.
+        unsigned: int8 weights as u8, 128 standing for zero: the same numbers, exact on processors
+            that saturate (`saturates_int8`), slower on the others.
     """
 
-    def __init__(self, net: PolicyNet, precision: Precision) -> None:
+    def __init__(self, net: PolicyNet, precision: Precision, unsigned: bool = False) -> None:
         assert precision.weight is not None
         self.precision, self.config = precision.name, precision.weight
+        self.unsigned = unsigned
         super().__init__(net)
 
     def conv2d(self, module: nn.Conv2d, x: str) -> str:
         raise self.unsupported("conv2d", module)
+
+    @property
+    def zero_point(self) -> Tensor:
+        """The integer that stands for a weight of zero."""
+        return torch.tensor(128, dtype=torch.uint8) if self.unsigned else torch.tensor(0).char()
+
+    def integers(self, module: nn.Module) -> tuple[Tensor, Tensor]:
+        """A layer's weight ``[out, ...]`` in integers, and its scale, ``[]`` or ``[out]``."""
+        weight, scale = quantize_rows(self.parameter(module, "weight"), self.config)
+        return (weight.view(torch.uint8) ^ 128 if self.unsigned else weight), scale
 
 
 class DynamicGraph(QuantizedGraph):
@@ -50,10 +59,13 @@ class DynamicGraph(QuantizedGraph):
 
     def linear(self, module: nn.Linear, x: str) -> str:
         name = self.names[module]
-        integers, scale = quantize_rows(self.parameter(module, "weight"), self.config)
+        integers, scale = self.integers(module)
         weight = self.tensor(f"{name}.weight", integers.t().contiguous())
         scale_name = self.tensor(f"{name}.scale", scale)
-        return self.op("DynamicQuantizeMatMul", x, weight, scale_name, "", self.add(module, "bias"))
+        # Left out it is zero, for which there are faster kernels.
+        zero_point = self.tensor(f"{name}.zero_point", self.zero_point) if self.unsigned else ""
+        bias = self.add(module, "bias")
+        return self.op("DynamicQuantizeMatMul", x, weight, scale_name, zero_point, bias)
 
 
 class BlockGraph(QuantizedGraph):
@@ -86,13 +98,15 @@ class StaticGraph(QuantizedGraph):
         calibration: raw observations ``[n, *obs_shape]``.
     """
 
-    def __init__(self, net: PolicyNet, precision: Precision, calibration: np.ndarray) -> None:
+    def __init__(
+        self, net: PolicyNet, precision: Precision, calibration: np.ndarray, unsigned: bool = False
+    ) -> None:
         self.simulated = quantize_module(net, precision, lambda m: _run(m, calibration))
-        self.integers: dict[str, QParams] = {}  # names of u8 values, and what they stand for
-        super().__init__(net, precision)
+        self.levels: dict[str, QParams] = {}  # names of u8 values, and what they stand for
+        super().__init__(net, precision, unsigned)
 
     def layer(self, kind: str, module: nn.Module, x: str) -> str:
-        if x in self.integers and kind not in (*_ON_INTEGERS, "conv2d", "linear", "dueling"):
+        if x in self.levels and kind not in (*_ON_INTEGERS, "conv2d", "linear", "dueling"):
             raise self.unsupported(kind, module, "its input is in integers")
         return super().layer(kind, module, x)
 
@@ -116,11 +130,11 @@ class StaticGraph(QuantizedGraph):
     def as_integers(self, x: str, module: nn.Module) -> tuple[str, QParams, list[str]]:
         """`x` as u8, quantized for a layer unless it is already; its levels, and their names."""
         name = f"{self.names[module]}.input"
-        if x not in self.integers:
+        if x not in self.levels:
             qparams = self.input_qparams(module)
             x = self.op("QuantizeLinear", x, *self.add_qparams(name, qparams))
-            self.integers[x] = qparams
-        return x, self.integers[x], self.add_qparams(name, self.integers[x])
+            self.levels[x] = qparams
+        return x, self.levels[x], self.add_qparams(name, self.levels[x])
 
     def add_qparams(self, name: str, qparams: QParams) -> list[str]:
         scale = self.tensor(f"{name}.scale", qparams.scale)
@@ -130,9 +144,9 @@ class StaticGraph(QuantizedGraph):
         """`QLinearConv` or `QGemm`: u8 in, and out too where the next layer's levels are known."""
         name, target = self.names[module], self.output_qparams(module)
         x, levels, x_names = self.as_integers(x, module)
-        integers, scale = quantize_rows(self.parameter(module, "weight"), self.config)
+        integers, scale = self.integers(module)
         weights = [self.tensor(f"{name}.weight", integers), self.tensor(f"{name}.scale", scale)]
-        weights.append(self.tensor(f"{name}.zero_point", torch.zeros_like(scale, dtype=torch.int8)))
+        weights.append(self.tensor(f"{name}.zero_point", self.zero_point.expand(scale.shape)))
         bias = ""
         if module.bias is not None:
             units = levels.scale * scale
@@ -142,7 +156,7 @@ class StaticGraph(QuantizedGraph):
         rest = [*to, bias] if kind == "QLinearConv" else [bias, *to]
         y = self.op(kind, x, *x_names, *weights, *rest, **attributes)
         if target is not None:
-            self.integers[y] = target
+            self.levels[y] = target
         return y
 
     def conv2d(self, module: nn.Conv2d, x: str) -> str:
@@ -156,16 +170,16 @@ class StaticGraph(QuantizedGraph):
 
     def divide(self, module: Divide, x: str) -> str:
         scale, zero_point = torch.tensor(1 / module.by), torch.tensor(0, dtype=torch.int32)
-        self.integers[x] = QParams(scale, zero_point, 0, 255)
+        self.levels[x] = QParams(scale, zero_point, 0, 255)
         return x
 
     def relu(self, module: nn.ReLU, x: str) -> str:
-        return x if x in self.integers else self.op("Relu", x)
+        return x if x in self.levels else self.op("Relu", x)
 
     def flatten(self, module: nn.Flatten, x: str) -> str:
         y = super().flatten(module, x)
-        if x in self.integers:
-            self.integers[y] = self.integers[x]
+        if x in self.levels:
+            self.levels[y] = self.levels[x]
         return y
 
 

@@ -20,9 +20,19 @@ from torch import nn
 from torch.nn import functional as F
 
 from quarl_nb.errors import check_choice
+from quarl_nb.processor import computes_bf16
 
 NATURE_FILTERS = (32, 64, 64)
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+def training_dtype(device: torch.device) -> torch.dtype:
+    """bfloat16 on a GPU and on a processor with instructions for it, float32 elsewhere.
+
+    Without them the networks of Atari train nine times as slowly in bfloat16 as in float32 (on a
+    Zen 3), layers of 1024 units eighty times.
+    """
+    return torch.bfloat16 if device.type != "cpu" or computes_bf16() else torch.float32
 
 
 class FastNatureCNN(NatureCNN):
@@ -33,17 +43,20 @@ class FastNatureCNN(NatureCNN):
 
     Args:
         filters: of the three convolutions.
-        precision: bf16, fp16 (which needs a `LossScaler`) or fp32; parameters are fp32 always, and
-            so is the decision on a single observation.
+        precision: bf16, fp16 (which needs a `LossScaler`) or fp32; by default bf16 where that is
+            faster (`training_dtype`). Parameters are fp32 always, and so is the decision on a
+            single observation.
     """
 
     def __init__(
         self, observation_space: gym.Space, features_dim: int = 512,
         normalized_image: bool = False, filters: tuple[int, int, int] = NATURE_FILTERS,
-        precision: str = "bf16",
+        precision: str | None = None,
     ) -> None:  # fmt: skip
         super().__init__(observation_space, features_dim, normalized_image)
-        self.dtype = PRECISIONS[check_choice("precision of training", precision, PRECISIONS)]
+        self.dtype: torch.dtype | None = None
+        if precision is not None:
+            self.dtype = PRECISIONS[check_choice("precision of training", precision, PRECISIONS)]
         if tuple(filters) != NATURE_FILTERS:
             self._resize(*filters)
 
@@ -59,7 +72,7 @@ class FastNatureCNN(NatureCNN):
 
     def forward(self, observations: torch.Tensor) -> torch.Tensor:
         first: nn.Conv2d = self.cnn[0]  # type: ignore[assignment]  # Sequential of convolutions
-        dtype = self.dtype
+        dtype = self.dtype or training_dtype(observations.device)
         if len(observations) == 1 and not torch.is_grad_enabled():
             # Casting the weights takes longer than half precision saves on one observation.
             dtype = torch.float32

@@ -15,7 +15,7 @@ from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 
 from quarl_nb.rl.atari import is_atari
 from quarl_nb.rl.envs import OURS, make_env
-from quarl_nb.rl.fast_cnn import FAST_CNN_POLICIES, FastNatureCNN
+from quarl_nb.rl.fast_cnn import FAST_CNN_POLICIES, FastNatureCNN, training_dtype
 from quarl_nb.rl.half_dqn import HalfDQNPolicy
 from quarl_nb.rl.prioritized import PrioritizedDQN, PrioritizedReplayBuffer
 from quarl_nb.rl.recipes import Recipe
@@ -42,7 +42,7 @@ def make_model(
     """
     arguments = _with_classes(recipe.hyperparameters)
     policy_kwargs = _with_classes(arguments.pop("policy_kwargs", {}))
-    env, policy = _env(recipe, seed, n_threads), _policy(recipe)
+    env, policy = _env(recipe, seed, n_threads), _policy(recipe, device)
     if is_atari(recipe.env_id):
         # As stock CnnPolicy: no hidden layers between the features and the heads.
         policy_kwargs |= dict(features_extractor_class=FastNatureCNN, net_arch=[])
@@ -79,7 +79,7 @@ def _env(recipe: Recipe, seed: int, n_threads: int) -> VecEnv:
     return env
 
 
-def _policy(recipe: Recipe) -> Any:
-    if recipe.half_precision:
+def _policy(recipe: Recipe, device: str) -> Any:
+    if recipe.half_precision and training_dtype(torch.device(device)) == torch.bfloat16:
         return HalfDQNPolicy
     return FAST_CNN_POLICIES[recipe.algo] if is_atari(recipe.env_id) else "MlpPolicy"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -68,6 +70,39 @@ def test_dynamic_int8_is_a_second_implementation_in_numpy(ranges):
         assert 0 < np.abs(got - exact[i]).max() < 0.2
     assert np.median(differences) < 1e-5
     np.testing.assert_allclose(engine.run(obs), dynamic_int8(net, obs, ranges), atol=0.01)
+
+
+@pytest.fixture(params=[False, True])
+def payload(request, monkeypatch) -> Callable[..., bytes]:
+    """`build_payload` in int8 as where products are exact, and as where they would saturate."""
+    monkeypatch.setattr("quarl_nb.inference.export.saturates_int8", lambda: request.param)
+    return partial(build_payload, precision="int8")
+
+
+def with_large_weights(net: PolicyNet) -> PolicyNet:
+    """All near the maximum: of pairs of 255 x 127, 16 bits keep half."""
+    for parameter in net.parameters():
+        parameter.data = parameter.abs() + 1
+    return net
+
+
+def test_sums_of_vectors_do_not_saturate(make_policy, payload):
+    linear = [("linear", {"in_features": i, "out_features": o}) for i, o in ((64, 32), (32, 8))]
+    net = with_large_weights(make_policy((64,), linear[0], "relu", linear[1]))
+    obs = np.random.default_rng(0).uniform(0.9, 1, (3, 64)).astype(np.float32)
+    engine = open_engine(payload(net))
+    for rows in (obs[:1], obs):  # one and several have kernels of their own
+        np.testing.assert_allclose(engine.run(rows), dynamic_int8(net, rows, "minmax"), rtol=1e-5)
+
+
+def test_sums_of_images_do_not_saturate(make_policy, payload):
+    convolution = ("conv2d", {"in_channels": 2, "out_channels": 8, "kernel_size": 8})
+    linear = ("linear", {"in_features": 8, "out_features": 3})
+    net = with_large_weights(make_policy((2, 8, 8), convolution, "relu", "flatten", linear))
+    frames = np.random.default_rng(1).uniform(0.9, 1, (4, 2, 8, 8)).astype(np.float32)
+    got = open_engine(payload(net, calibration=frames)).run(frames)
+    simulated = quantize_module(net, parse_precision("int8"), lambda m: m(torch.as_tensor(frames)))
+    np.testing.assert_allclose(got, reference(simulated, frames), rtol=0.01)
 
 
 def test_real_int8_acts_on_cartpole_as_its_simulations_do(cartpole):

@@ -132,8 +132,10 @@ def test_table_6_has_its_three_networks():
         assert recipe.hyperparameters["policy_kwargs"]["net_arch"] == net_arch
 
 
-def test_policy_iii_trains_in_half_precision_and_the_others_do_not():
-    for policy, kind in {"II": DQNPolicy, "III": HalfDQNPolicy}.items():
+@pytest.mark.parametrize(("fast", "large"), [(True, HalfDQNPolicy), (False, DQNPolicy)])
+def test_policy_iii_alone_trains_in_half_precision_where_that_is_faster(fast, large, monkeypatch):
+    monkeypatch.setattr("quarl_nb.rl.fast_cnn.computes_bf16", lambda: fast)
+    for policy, kind in {"II": DQNPolicy, "III": large}.items():
         assert type(make_model(get_recipe(f"dqn-AirNavigation-{policy}"), seed=0).policy) is kind
 
 

@@ -10,7 +10,13 @@ from torch import nn
 from torch.nn import functional as F
 
 from quarl_nb.errors import QuarlError
-from quarl_nb.rl.fast_cnn import FastNatureCNN, LossScaler, _by_block, _bytes_by_block
+from quarl_nb.rl.fast_cnn import (
+    FastNatureCNN,
+    LossScaler,
+    _by_block,
+    _bytes_by_block,
+    training_dtype,
+)
 from quarl_nb.rl.model import make_model
 from quarl_nb.rl.policies import PolicyNet
 from quarl_nb.rl.recipes import recipes
@@ -20,7 +26,7 @@ SPACE = Box(0, 255, (4, 84, 84), dtype=np.uint8)
 
 def test_fast_features_are_nature_features_to_bf16_rounding():
     torch.manual_seed(0)
-    fast, stock = FastNatureCNN(SPACE, 128), NatureCNN(SPACE, 128)
+    fast, stock = FastNatureCNN(SPACE, 128, precision="bf16"), NatureCNN(SPACE, 128)
     stock.load_state_dict(fast.state_dict())
     fast.to(memory_format=torch.channels_last)
     frames = torch.randint(0, 256, (6, 4, 84, 84), dtype=torch.uint8)
@@ -56,7 +62,7 @@ def test_a_convolution_of_blocks_is_the_strided_one(size):
 
 
 def test_a_single_decision_is_computed_in_fp32():
-    fast = FastNatureCNN(SPACE, 16)
+    fast = FastNatureCNN(SPACE, 16, precision="bf16")
     obs = frames(2)
     with torch.no_grad():
         exact = torch.cat([fast(obs[:1]), fast(obs[1:])])
@@ -65,6 +71,18 @@ def test_a_single_decision_is_computed_in_fp32():
         torch.testing.assert_close(exact, fast(obs))
     fast.dtype = torch.bfloat16
     assert not torch.equal(fast(obs[:1]), exact[:1])  # a batch of one in training
+
+
+@pytest.mark.parametrize("fast", [True, False])
+def test_half_precision_is_the_default_only_where_it_is_faster(fast, monkeypatch):
+    monkeypatch.setattr("quarl_nb.rl.fast_cnn.computes_bf16", lambda: fast)
+    net, obs = FastNatureCNN(SPACE, 16), frames(2)
+    features = net(obs)
+    net.dtype = torch.bfloat16 if fast else torch.float32
+    assert torch.equal(features, net(obs))
+    net.dtype = torch.float32 if fast else torch.bfloat16
+    assert not torch.equal(features, net(obs))
+    assert training_dtype(torch.device("cuda")) == torch.bfloat16
 
 
 def test_sizes_are_what_is_asked_for():

@@ -127,6 +127,12 @@ def test_algorithms_that_cannot_be_made_say_why(arguments, message, monkeypatch)
     assert "\n" not in str(caught.value)
 
 
+def test_half_precision_that_is_slower_is_told(monkeypatch):
+    monkeypatch.setattr("quarl_nb.rl.fast_cnn.computes_bf16", lambda: False)
+    with pytest.warns(RuntimeWarning, match="no instructions for bfloat16"):
+        make_algorithm("dqn", "CartPole-v1", width=8, autocast="bf16")
+
+
 def test_a_gpu_that_is_absent_is_told(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
     with pytest.raises(QuarlError, match="device 'cuda:0' was asked for, but torch finds no CUDA"):

@@ -94,6 +94,10 @@ def run_onnxruntime(
     levels = ort.GraphOptimizationLevel
     fp32 = export["precision"] == "fp32"  # the integer graphs are written in fused operators
     options.graph_optimization_level = levels.ORT_ENABLE_ALL if fp32 else levels.ORT_DISABLE_ALL
+    if export["precision"] == "int8":
+        # Where u8 x s8 would saturate (x86 without VNNI), this pass makes weights u8.
+        options.graph_optimization_level = levels.ORT_ENABLE_EXTENDED
+        options.add_session_config_entry("session.x64quantprecision", "1")
     session = ort.InferenceSession(str(HERE / "policy.onnx"), options, ["CPUExecutionProvider"])
     check_observations(obs, session.get_inputs()[0].shape[1:])
     feeds = [{"obs": one[None]} for one in obs.astype(export["obs_dtype"], copy=False)]

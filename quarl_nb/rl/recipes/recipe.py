@@ -35,7 +35,8 @@ class Recipe:
         judged_in: the environment of evaluations, where it is another (with other rewards).
         head: how the policy acts once trained (see `Head`), where not as the algorithm would
             without exploration.
-        half_precision: DQN on vectors trains its hidden layers in bfloat16 (`HalfDQNPolicy`).
+        half_precision: DQN on vectors trains its hidden layers in bfloat16 (`HalfDQNPolicy`) where
+            that is faster.
         source: where the hyperparameters come from, and what differs.
     """
 
