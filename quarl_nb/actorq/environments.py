@@ -141,9 +141,13 @@ def n_outputs(spec: PolicySpec) -> int:
     """How many outputs a policy has: one for each discrete action or continuous dimension."""
     if not spec.head.discrete:
         return len(spec.head.low)
-    with torch.device("meta"):  # computes shapes only
-        network = nn.Sequential(*(layer.build() for layer in spec.layers))
-        return network(torch.empty(1, *spec.obs_shape)).shape[1]
+    network = nn.Sequential(*(layer.build() for layer in spec.layers)).eval()
+    # Weights of zero, since torch imports its compiler (2 s) to run a network without any.
+    shapes = network.state_dict().items()
+    zeros = {name: torch.zeros(like.shape, dtype=like.dtype) for name, like in shapes}
+    network.load_state_dict(zeros, assign=True)
+    with torch.no_grad():
+        return network(torch.zeros(1, *spec.obs_shape)).shape[1]
 
 
 def _line(space: spaces.Space) -> str:

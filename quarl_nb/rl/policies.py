@@ -44,11 +44,11 @@ class PolicyNet(nn.Module):
         super().__init__()
         self.spec = spec
         self.layers = nn.ModuleList(layer.build() for layer in spec.layers)
-        self._check_shapes()
         _check_tensors(self.state_dict(), tensors)
         self.load_state_dict(dict(tensors), assign=True)
         self.requires_grad_(False)
         self.eval()
+        self._check_shapes()
 
     @classmethod
     def from_sb3(cls, model: Any, env_id: str | None = None, **options: Any) -> PolicyNet:
@@ -67,10 +67,11 @@ class PolicyNet(nn.Module):
         return any(layer.kind == "gru_cell" for layer in self.spec.layers)
 
     def _check_shapes(self) -> None:
-        """Run once on the meta device, which computes shapes only."""
+        """Run once; torch's meta device would do, but imports its compiler for that (2 s)."""
         head, shape = self.spec.head, self.spec.obs_shape
+        device = next((tensor.device for tensor in self.state_dict().values()), None)
         try:
-            outputs = self(torch.empty(1, *shape, device="meta"))
+            outputs = self(torch.zeros(1, *shape, device=device))
         except (RuntimeError, ValueError, IndexError, TypeError) as error:
             reason = str(error).splitlines()[0]
             raise QuarlError(f"layers do not fit observations {list(shape)}: {reason}") from error

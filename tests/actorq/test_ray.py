@@ -19,7 +19,7 @@ from quarl_nb.actorq.learner import Learner
 from quarl_nb.errors import QuarlError
 
 TAG = "QUARL_NB_TEST"  # in the environment of all that a test starts, however it is reparented
-GONE_S = 20.0
+GONE_S = 60.0
 SLEEP = [sys.executable, "-c", "import time; time.sleep(1000)  # as a process of ray"]
 
 pytestmark = pytest.mark.timeout(600)  # Ray needs half a minute to start on a busy machine
