@@ -26,7 +26,7 @@ def cpu_model(cpuinfo: Path = CPUINFO) -> str | None:
     """
     found = re.search(r"^(?:model name|Model)\s*:\s*(.+)$", _text(cpuinfo), re.MULTILINE)
     if found is None:
-        name = output("sysctl", "-n", "machdep.cpu.brand_string") or platform.processor()
+        name = command_output("sysctl", "-n", "machdep.cpu.brand_string") or platform.processor()
         return name or None
     name, features = found[1].strip(), cpu_features(cpuinfo)
     return f"{name} (AVX2)" if "avx2" in features and "avx512f" not in features else name
@@ -55,7 +55,7 @@ def saturates_int8(cpuinfo: Path = CPUINFO) -> bool:
     return {"avx_vnni", "avx512_vnni", "amx_int8"}.isdisjoint(cpu_features(cpuinfo))
 
 
-def output(*command: str) -> str | None:
+def command_output(*command: str) -> str | None:
     """Standard output of a command, None if it is missing, fails or takes over ten seconds."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import quarl_nb
-from quarl_nb.processor import cpu_features, cpu_model, output
+from quarl_nb.processor import command_output, cpu_features, cpu_model
 
 PACKAGES = (
     "torch", "numpy", "stable-baselines3", "sb3-contrib", "gymnasium", "ale-py", "mujoco",
@@ -53,11 +53,11 @@ def git_state(code: Path) -> tuple[str | None, bool | None]:
 
     Only the code counts: a run writes records into the same repository.
     """
-    tracked = output("git", "-C", str(code), "ls-files", "--", ".")
-    commit = output("git", "-C", str(code), "rev-parse", "--verify", "HEAD")
+    tracked = command_output("git", "-C", str(code), "ls-files", "--", ".")
+    commit = command_output("git", "-C", str(code), "rev-parse", "--verify", "HEAD")
     if not tracked or commit is None:
         return None, None
-    status = output("git", "-C", str(code), "status", "--porcelain", "--", ".")
+    status = command_output("git", "-C", str(code), "status", "--porcelain", "--", ".")
     return commit, bool(status)
 
 
@@ -81,5 +81,5 @@ def usable_cores() -> int:
 
 def gpu_name() -> str | None:
     """Name of the first NVIDIA GPU, None without one."""
-    names = output("nvidia-smi", "--query-gpu=name", "--format=csv,noheader")
+    names = command_output("nvidia-smi", "--query-gpu=name", "--format=csv,noheader")
     return names.splitlines()[0].strip() if names else None

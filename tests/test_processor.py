@@ -53,7 +53,7 @@ def test_a_system_that_does_not_tell_is_taken_for_the_least(tmp_path, monkeypatc
     assert not processor.computes_bf16(missing)
 
 
-def test_output_is_none_of_a_command_that_fails_or_is_missing():
-    assert processor.output("echo", "one") == "one"
-    assert processor.output("false") is None
-    assert processor.output("no-such-command") is None
+def test_the_output_is_none_of_a_command_that_fails_or_is_missing():
+    assert processor.command_output("echo", "one") == "one"
+    assert processor.command_output("false") is None
+    assert processor.command_output("no-such-command") is None
