@@ -21,8 +21,8 @@ def cpu_model(cpuinfo: Path = CPUINFO) -> str | None:
     """The processor's name as the system gives it, None where it gives none.
 
     Of an x86 processor without AVX-512 it says so. Virtual machines give several generations one
-    name: "AMD EPYC" is a Zen 5 as well as a Zen 3, of which int8 takes twice the time and bf16
-    eighty times.
+    name: "AMD EPYC" is a Zen 5 as well as a Zen 3, which has no instructions for products in
+    int8 and bf16.
     """
     found = re.search(r"^(?:model name|Model)\s*:\s*(.+)$", _text(cpuinfo), re.MULTILINE)
     if found is None:
