@@ -113,6 +113,14 @@ def tell_verdicts(found: pd.DataFrame) -> Markdown:
     return Markdown("\n".join(lines))
 
 
+def count_runs(runs: pd.DataFrame) -> str:
+    """ "12 runs of 1 task", or "nothing yet"."""
+    if runs.empty:
+        return "nothing yet"
+    counts = {"run": len(runs), "task": runs["task"].nunique()}
+    return " of ".join(f"{n} {noun}{'' if n == 1 else 's'}" for noun, n in counts.items())
+
+
 def show_figure(
     draw: Callable[..., tuple[Figure, pd.DataFrame]], *args: Any, caption: str = ""
 ) -> pd.DataFrame:

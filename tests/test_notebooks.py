@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 
 from quarl_nb.errors import QuarlError
-from quarl_nb.notebook import LONG_TEXT, load_records, show_table
+from quarl_nb.notebook import LONG_TEXT, count_runs, load_records, show_table
 from quarl_nb.render import assigned_names, render_notebook
 from quarl_nb.report.edge import testing as edge_testing
 from quarl_nb.store import ResultStore
@@ -312,6 +312,14 @@ def test_a_policy_without_records_is_named(store):
         load_records(store, ["ptq"], None, ["ppo-CartPol-v1"])  # nothing of that name to measure
     with pytest.raises(QuarlError, match="policy with records 'public/ppo-CartPole-v1'"):
         load_records(store, ["ptq"], None, ["public/ppo-CartPole-v1"])
+
+
+def test_runs_and_their_tasks_are_counted_in_words() -> None:
+    runs = pd.DataFrame({"task": ["CartPole-v1", "CartPole-v1", "Acrobot-v1"]})
+    assert count_runs(runs) == "3 runs of 2 tasks"
+    assert count_runs(runs[:2]) == "2 runs of 1 task"
+    assert count_runs(runs[:1]) == "1 run of 1 task"
+    assert count_runs(runs[:0]) == "nothing yet"
 
 
 def test_a_table_keeps_every_character_and_its_bytes():

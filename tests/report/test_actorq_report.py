@@ -298,6 +298,6 @@ def test_the_notebook_shows_published_beside_measured(tmp_path: Path) -> None:
     only = {"records": str(store.root), "tasks": ["dm:walker-stand"]}
     out = render_notebook(notebook, tmp_path / name, only)
     text = out.read_text().replace("\\u00a0", " ").replace("&nbsp;", " ")
-    assert "4.48 [4.48, 4.48]" in text and "Measured: 8 runs of 1 tasks" in text
+    assert "4.48 [4.48, 4.48]" in text and "Measured: 8 runs of 1 task." in text
     assert "**learner updates** on 1 of 1 tasks measured" in text
     assert text.count('"image/png": "') == 3
