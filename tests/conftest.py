@@ -1,7 +1,12 @@
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from typing import Any
+
+# A worker of pytest has a core, and so has what it starts: with more threads than cores, each
+# thread of an operation waits for the other workers'. Read when torch is imported.
+os.environ["OMP_NUM_THREADS"] = "1"
 
 import gymnasium as gym
 import pytest

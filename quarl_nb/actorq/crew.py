@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic, Protocol, TypeVar
 
+from quarl_nb.actorq.cores import SharedCores
 from quarl_nb.actorq.quantizer import quantize_policy
 from quarl_nb.actorq.run import Run
 from quarl_nb.actorq.settings import ActorTask, Transitions
@@ -85,6 +86,7 @@ class Crew(ABC, Generic[M]):
         self.members: dict[str, M] = {}
         self.early_deaths: Counter[str] = Counter()
         self.quantizing, self.published = False, self.learner.updates
+        self.cores = SharedCores(len(tasks))
 
     @property
     def actors(self) -> list[M]:
@@ -97,6 +99,7 @@ class Crew(ABC, Generic[M]):
             self.learn()
         finally:
             self.stop()
+            self.cores.release()
 
     def start(self) -> None:
         """Start all members at once; when they are up, start the clock and let actors begin."""
@@ -119,6 +122,7 @@ class Crew(ABC, Generic[M]):
             for member in ready:
                 self._take(member)
             if can_update:
+                self.cores.share()
                 run.update()
                 self._publish_if_due()
 
@@ -176,6 +180,7 @@ class Crew(ABC, Generic[M]):
         self.early_deaths[member.name] = 0
         if isinstance(message, Transitions):
             self.run.receive(message)
+            self.cores.heard_from(message)
             member.send(self.learner.orders)
         else:
             publication, cpu_s = message

@@ -98,8 +98,9 @@ class Learner:
     def can_update(self) -> bool:
         return self.limiter.can_sample(self.algorithm.batch_size)
 
-    def can_insert(self, transitions: Transitions) -> bool:
-        return self.limiter.can_insert(len(transitions))
+    def can_receive(self) -> bool:
+        """Whether the rate limiter lets a message in; actors are blocked where it does not."""
+        return self.limiter.can_insert(self.settings.transitions_per_message)
 
     def insert(self, transitions: Transitions) -> None:
         """Add transitions to the replay buffer, as SB3's `collect_rollouts` does after a step.

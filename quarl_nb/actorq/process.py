@@ -46,7 +46,7 @@ class ProcessCrew(Crew[Child]):
         children = list(self.members.values())
         sources: list[Any] = [child.process.sentinel for child in children]
         sources.append(self.members[QUANTIZER].connection)
-        if self.learner.limiter.can_insert(self.settings.transitions_per_message):
+        if self.learner.can_receive():
             sources += [actor.connection for actor in self.actors]
         found = wait(sources, timeout_s)
         return [

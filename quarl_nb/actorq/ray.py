@@ -104,7 +104,7 @@ class RayCrew(Crew[Remote]):
 
     def ready(self, timeout_s: float) -> list[Remote]:
         waiting = [self.members[QUANTIZER]]
-        if self.learner.limiter.can_insert(self.settings.transitions_per_message):
+        if self.learner.can_receive():
             waiting += self.actors
         first = {remote.calls[0]: remote for remote in waiting if remote.calls}
         if first and timeout_s and not ray.wait(list(first), timeout=timeout_s)[0]:

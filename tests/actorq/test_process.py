@@ -57,6 +57,30 @@ def test_cpu_seconds_of_actors_are_theirs_alone(small_dqn, counter):
     assert 0 < result.cpu_s["learner"] < here and result.cpu_s["quantizer"] > 0
 
 
+def test_the_learner_leaves_busy_actors_their_cores(small_dqn, counter, monkeypatch):
+    class Slow(counter):
+        def step(self, action):
+            time.sleep(0.002)
+            return super().step(action)
+
+    model, threads = small_dqn(counter()), []
+    train = model.train
+
+    def watched(**arguments):
+        threads.append(torch.get_num_threads())
+        train(**arguments)
+
+    before = torch.get_num_threads()
+    monkeypatch.setattr(model, "train", watched)
+    try:
+        torch.set_num_threads(3)
+        ActorQ(model, Slow, n_actors=2, pull_period=50, samples_per_insert=1).learn(600)
+        assert threads and set(threads) == {1}  # neither waits for so small a learner
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)
+
+
 @pytest.mark.parametrize("victim", ["actor 0", "quantizer"])
 def test_a_killed_child_is_started_again_and_the_run_goes_on(small_dqn, counter, victim):
     killed = []
