@@ -195,6 +195,7 @@ def test_evaluate_runs_a_policy_by_name(capsys):
         (["evaluate", "ppo-CartPole-v1", "--episodes", "0"], "at least one episode"),
         (["evaluate", "nowhere.zip", "--env", "CartPole-v1"], "nowhere.zip"),
         (["evaluate", "ppo-CartPol-v1"], "did you mean 'ppo-CartPole-v1'? allowed: "),
+        (["evaluate", "no/folder"], "unknown policy 'no/folder'; allowed: an SB3 zip, a policy"),
         (["evaluate", "ppo-CartPole-v1", "--seed", "-1"], "seed must be from 0 to 2147483647, not"),
         (["evaluate", "ppo-CartPole-v1", "--seed", str(10**20)], "seed must be from 0 to 21474"),
         (["evaluate", "ppo-CartPole-v1", "--episodes", str(10**20)], "seed must be from 0 to 21"),
@@ -233,6 +234,8 @@ def test_bad_input_of_the_other_commands(arguments, message, capsys):
          "argument --shard: 'x' is not i/n, e.g. 1/4 (see quarl-nb run --help)"),
         (["quantize", "my.zip", "--bits", "x"],
          "argument --bits: invalid int value: 'x' (see quarl-nb quantize --help)"),
+        (["actorq", "--env", "CartPole-v1", "--algo", "dqn", "--actors", "3"],
+         "unrecognized arguments: --actors 3 (see quarl-nb actorq --help)"),
         ([], "the following arguments are required: COMMAND (see quarl-nb --help)"),
     ],
 )  # fmt: skip

@@ -25,7 +25,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Exit status: 0, 1 (a cell or notebook failed), 2 (bad input), 130 (Ctrl-C)."""
     logging.basicConfig(format="%(message)s", level=logging.WARNING)
     logging.getLogger("quarl_nb").setLevel(logging.INFO)
-    options = build_parser().parse_args(arguments)
+    options, unknown = build_parser().parse_known_args(arguments)
+    if unknown:
+        options.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
     try:
         status = options.command(options)
         sys.stdout.flush()
@@ -56,7 +58,7 @@ def build_parser() -> argparse.ArgumentParser:
         added = commands.add_parser(
             name, help=text, description=text, epilog=f"example: quarl-nb {name} {example}"
         )
-        added.set_defaults(command=run)
+        added.set_defaults(command=run, parser=added)
         return added
 
     studies.add_commands(command)

@@ -109,5 +109,5 @@ def policy_source(text: str, vecnormalize: Path | None = None) -> str:
     if Path(text).exists():
         return text
     names = sorted(path.name for path in folder.glob("*") if path.is_dir())
-    check_choice("policy", text, [*names, "an SB3 zip", "a policy's folder", "hub:owner/name"])
+    check_choice("policy", text, ["an SB3 zip", "a policy's folder", "hub:owner/name", *names])
     return str(folder / text)
