@@ -3,6 +3,7 @@
     taskset -c 0 python tests/bench/bench_actorq.py actors   (one core)
     taskset -c 0 python tests/bench/bench_actorq.py learner  (one core)
     python tests/bench/bench_actorq.py loop                  (two cores)
+    python tests/bench/bench_actorq.py cores                 (two cores)
 """
 
 from __future__ import annotations
@@ -10,12 +11,15 @@ from __future__ import annotations
 import statistics
 import sys
 import time
+from contextlib import nullcontext
+from unittest.mock import patch
 
 import torch
 
 from quarl_nb.actorq import ActorQ, Settings
 from quarl_nb.actorq.actor import Actor
 from quarl_nb.actorq.algorithms import make_algorithm
+from quarl_nb.actorq.cores import SharedCores
 from quarl_nb.actorq.quantizer import quantize_policy
 from quarl_nb.actorq.settings import ActorTask, Orders
 from quarl_nb.actorq.variables import SharedVariables, Variables
@@ -113,15 +117,14 @@ def bench_learner(updates: int = 8, batch_size: int = 128) -> None:
 
 def bench_loop() -> None:
     """Environment steps per second: ActorQ in fp32 with one actor against SB3's learn()."""
+    torch.set_num_threads(2)
     options = dict(batch_size=64, learning_starts=500, train_freq=4, gradient_steps=1)
     ratios = []
     for seed in range(3):
         theirs = make_algorithm("dqn", "CartPole-v1", 256, seed, **options)
-        torch.set_num_threads(2)
         started = time.perf_counter()
         theirs.learn(LOOP_STEPS)
         sb3 = LOOP_STEPS / (time.perf_counter() - started)
-        torch.set_num_threads(1)
         ours = make_algorithm("dqn", "CartPole-v1", 256, seed, **options)
         actorq = ActorQ(ours, precision="fp32", n_actors=1, samples_per_insert=16, seed=seed)
         result = actorq.learn(LOOP_STEPS, progress_bar=False)
@@ -131,6 +134,26 @@ def bench_loop() -> None:
     print(f"ActorQ fp32, one actor, against SB3: {statistics.median(ratios):.2f}x (target 1x)")
 
 
+def bench_cores() -> None:
+    """Environment steps per second beside two busy actors: cores shared, and all the learner's."""
+    torch.set_num_threads(2)
+    for width, steps in ((64, 20_000), (256, 10_000)):
+        ratios = []
+        for seed in range(3):
+            rates = []
+            for shared in (True, False):
+                model = make_algorithm("dqn", "CartPole-v1", width, seed, learning_starts=500)
+                actorq = ActorQ(model, n_actors=2, samples_per_insert=1, seed=seed)
+                with nullcontext() if shared else patch.object(SharedCores, "share"):
+                    result = actorq.learn(steps, progress_bar=False)
+                rates.append(result.steps / result.wall_s)
+            ratios.append(rates[0] / rates[1])
+            print(f"{width} wide: cores shared {rates[0]:.0f} steps/s, torch's own {rates[1]:.0f}")
+        print(f"  sharing cores with two actors: {statistics.median(ratios):.2f}x torch's threads")
+
+
+PARTS = {"actors": bench_actors, "learner": bench_learner, "loop": bench_loop, "cores": bench_cores}
+
 if __name__ == "__main__":
-    for part in sys.argv[1:] or ("actors", "learner", "loop"):
-        {"actors": bench_actors, "learner": bench_learner, "loop": bench_loop}[part]()
+    for part in sys.argv[1:] or PARTS:
+        PARTS[part]()
