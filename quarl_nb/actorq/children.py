@@ -12,7 +12,7 @@ import cloudpickle
 import torch
 
 from quarl_nb.actorq.actor import ACTIVITIES, Actor
-from quarl_nb.actorq.crew import HELLO, Failure
+from quarl_nb.actorq.member import HELLO, Failure
 from quarl_nb.actorq.quantizer import quantize_policy
 from quarl_nb.actorq.result import CpuClock
 from quarl_nb.actorq.settings import ActorTask, Orders

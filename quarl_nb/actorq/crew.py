@@ -5,73 +5,21 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Generic, Protocol, TypeVar
+from dataclasses import replace
+from typing import Any, Generic, TypeVar
 
 from quarl_nb.actorq.cores import SharedCores
+from quarl_nb.actorq.member import HELLO, Member
 from quarl_nb.actorq.quantizer import quantize_policy
 from quarl_nb.actorq.run import Run
 from quarl_nb.actorq.settings import ActorTask, Transitions
 from quarl_nb.actorq.variables import Variables
 from quarl_nb.actorq.wire import encode
-from quarl_nb.errors import QuarlError, one_line
+from quarl_nb.errors import QuarlError
 
 IDLE_S = 1.0  # longest sleep of the learner when it can neither learn nor read
 MAX_EARLY_DEATHS = 3  # of one member, in a row and without a message
-HELLO = "hello"  # the first message of every member: it is up
 QUANTIZER = "quantizer"
-
-
-@dataclass(frozen=True)
-class Failure:
-    """The last message of a member that met an error which a restart would not mend."""
-
-    reason: str
-
-    @classmethod
-    def of(cls, error: Exception) -> Failure:
-        """One line; a user's environment may raise anything when it is made."""
-        if isinstance(error, QuarlError):
-            return cls(str(error))
-        return cls(one_line(error))
-
-
-class Member(Protocol):
-    """The learner's handle on an actor or the quantizer, which run elsewhere.
-
-    Attributes:
-        name: for errors ("actor 2").
-        restarts: how often it was started before.
-    """
-
-    name: str
-    restarts: int
-
-    def await_hello(self) -> None:
-        """Block until it is up.
-
-        Raises:
-            QuarlError: it failed, or died on the way.
-        """
-
-    def receive(self) -> Any:
-        """Its next message; None if it died before the message was whole.
-
-        Raises:
-            QuarlError: the message says that it failed for good.
-        """
-
-    def send(self, message: Any) -> None:
-        """Tell it something; a member that has just died is found out elsewhere."""
-
-    def close(self) -> None:
-        """Let it end."""
-
-    def end(self) -> None:
-        """Wait until it ended; kill it where it does not."""
-
-    def death(self) -> str:
-        """How it died, as a phrase."""
 
 
 M = TypeVar("M", bound=Member)

@@ -16,7 +16,8 @@ import cloudpickle
 import ray
 from ray.exceptions import RayError, RayTaskError
 
-from quarl_nb.actorq.crew import QUANTIZER, Crew, Failure
+from quarl_nb.actorq.crew import QUANTIZER, Crew
+from quarl_nb.actorq.member import Failure
 from quarl_nb.actorq.ray_cluster import cluster
 from quarl_nb.actorq.ray_workers import RemoteActor, RemoteQuantizer
 from quarl_nb.actorq.run import Run

@@ -13,7 +13,7 @@ import ray
 import torch
 
 from quarl_nb.actorq.actor import ACTIVITIES, Actor
-from quarl_nb.actorq.crew import HELLO, Failure
+from quarl_nb.actorq.member import HELLO, Failure
 from quarl_nb.actorq.quantizer import quantize_policy
 from quarl_nb.actorq.result import CpuClock
 from quarl_nb.actorq.settings import ActorTask, Orders
