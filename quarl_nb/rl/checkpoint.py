@@ -57,7 +57,9 @@ def save_checkpoint(path: Path, model: BaseAlgorithm, progress: Progress) -> Non
         QuarlError: the file cannot be written.
     """
     state: dict[str, Any] = {"format": FORMAT, "progress": asdict(progress)}
+    state["algorithm"] = type(model).__name__
     state["parameters"] = model.get_parameters()
+    state["variables"] = {name: tensor.detach() for name, tensor in _variables(model).items()}
     state["counters"] = {name: getattr(model, name) for name in _COUNTERS if hasattr(model, name)}
     state["normalizer"] = {
         name: {"mean": torch.as_tensor(rms.mean), "var": torch.as_tensor(rms.var),
@@ -66,7 +68,7 @@ def save_checkpoint(path: Path, model: BaseAlgorithm, progress: Progress) -> Non
     }  # fmt: skip
     if isinstance(model, OffPolicyAlgorithm):
         state["replay"] = _replay_state(model)
-    temporary = path.with_suffix(".tmp")
+    temporary = path.with_name(f"{path.name}.tmp")
     try:
         torch.save(state, temporary)
         os.replace(temporary, path)
@@ -79,11 +81,18 @@ def load_checkpoint(path: Path, model: BaseAlgorithm) -> Progress:
     """Put a checkpoint into `model`, in place; the reverse of `save_checkpoint`.
 
     Raises:
-        QuarlError: the file is damaged, of another format, or of another recipe.
+        QuarlError: the file is damaged, of another format, or of another algorithm, network or
+            size of replay buffer.
     """
+    name = type(model).__name__
     try:
         state = _read(path)
+        if state.get("algorithm", name) != name:
+            raise QuarlError(f"it is of {state['algorithm']}, not of {name}")
         model.set_parameters(state["parameters"], exact_match=True, device="cpu")
+        with torch.no_grad():
+            for name, tensor in state.get("variables", {}).items():
+                _variables(model)[name].copy_(tensor)
         for name, rms in _running_statistics(model).items():
             saved = state["normalizer"][name]
             rms.mean, rms.var = saved["mean"].numpy(), saved["var"].numpy()
@@ -96,6 +105,11 @@ def load_checkpoint(path: Path, model: BaseAlgorithm) -> Progress:
     except Exception as error:  # torch.load raises almost anything, as does another recipe's state
         raise _unreadable(path, error) from error
     return progress
+
+
+def _variables(model: BaseAlgorithm) -> dict[str, torch.Tensor]:
+    """What a model learns outside of its networks: SAC's entropy coefficient."""
+    return {name: getattr(model, name) for name in model._get_torch_save_params()[1]}
 
 
 def has_finite_weights(model: BaseAlgorithm) -> bool:
@@ -116,10 +130,10 @@ def read_progress(path: Path) -> Progress:
 
 
 def _read(path: Path, mmap: bool = False) -> dict[str, Any]:
-    state = torch.load(path, weights_only=True, mmap=mmap)
-    if state["format"] not in READABLE:
+    state = torch.load(path, weights_only=True, mmap=mmap, map_location="cpu")
+    if state.get("format") not in READABLE:
         known = " and ".join(map(str, READABLE))
-        raise QuarlError(f"it has format {state['format']}, this version reads {known}")
+        raise QuarlError(f"it has format {state.get('format')}, this version reads {known}")
     return state
 
 
@@ -173,6 +187,11 @@ def _restore_replay(model: BaseAlgorithm, saved: dict[str, Any]) -> None:
         # An empty buffer: collect the warm-up again before learning goes on.
         model.learning_starts += model.num_timesteps
         return
+    rows = len(saved["rewards"])
+    if rows > buffer.buffer_size or (saved["full"] and rows < buffer.buffer_size):
+        raise QuarlError(
+            f"its replay buffer has {rows} rows, that of the algorithm {buffer.buffer_size}"
+        )
     if "frames" in saved:
         _unpack_frames(saved, buffer)
     for name, array in _arrays(buffer).items():

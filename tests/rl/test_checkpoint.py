@@ -11,7 +11,7 @@ import pytest
 import torch
 from gymnasium import Env
 from gymnasium.spaces import Box, Discrete
-from stable_baselines3 import A2C, DQN
+from stable_baselines3 import A2C, DQN, SAC
 from stable_baselines3.common.vec_env import DummyVecEnv
 
 from quarl_nb.errors import QuarlError
@@ -43,10 +43,9 @@ class Film(Env):
 
 
 def model(kind: type[DQN] = DQN, env: Any = Film, n_envs: int = 1, **options: Any) -> DQN:
-    return kind(
-        "MlpPolicy", DummyVecEnv([env] * n_envs), seed=0, device="cpu", learning_starts=10,
-        batch_size=8, buffer_size=60, policy_kwargs={"net_arch": [4]}, **options,
-    )  # fmt: skip
+    defaults = {"learning_starts": 10, "batch_size": 8, "buffer_size": 60}
+    return kind("MlpPolicy", DummyVecEnv([env] * n_envs), seed=0, device="cpu",
+                policy_kwargs={"net_arch": [4]}, **(defaults | options))  # fmt: skip
 
 
 def reopened(saved: DQN, path: Path, **options: Any) -> DQN:
@@ -100,6 +99,42 @@ def test_priorities_come_back_and_go_on(tmp_path):
         np.testing.assert_array_equal(a, b)
     other.learn(28, reset_num_timesteps=False)
     assert other.num_timesteps == 100 and theirs.pos == 40
+
+
+def test_a_full_buffer_goes_into_one_of_its_size_alone(tmp_path):
+    saved = model()
+    saved.learn(70)  # of 60 rows
+    for size in (59, 61):
+        message = f"its replay buffer has 60 rows, that of the algorithm {size}"
+        with pytest.raises(QuarlError, match=message):
+            reopened(saved, tmp_path / "c.pt", buffer_size=size)
+    half = model()
+    half.learn(40)
+    larger = reopened(half, tmp_path / "c.pt", buffer_size=200)
+    assert larger.replay_buffer.size() == 40 and not larger.replay_buffer.full
+    with pytest.raises(QuarlError, match="has 40 rows, that of the algorithm 30"):
+        reopened(half, tmp_path / "c.pt", buffer_size=30)
+
+
+def test_the_entropy_coefficient_of_sac_comes_back(tmp_path):
+    def sac() -> SAC:
+        return SAC("MlpPolicy", "Pendulum-v1", seed=0, device="cpu", learning_starts=10,
+                   batch_size=8, policy_kwargs={"net_arch": [4]})  # fmt: skip
+
+    saved, other = sac(), sac()
+    saved.learn(60)
+    save_checkpoint(tmp_path / "c.pt", saved, Progress(timesteps=60))
+    load_checkpoint(tmp_path / "c.pt", other)
+    assert torch.equal(other.log_ent_coef, saved.log_ent_coef) and saved.log_ent_coef != 0
+    [learned] = other.ent_coef_optimizer.param_groups[0]["params"]
+    assert learned is other.log_ent_coef  # and it goes on being learned
+
+
+def test_a_checkpoint_of_a_gpu_is_read_without_one(tmp_path, monkeypatch):
+    saved = model()
+    monkeypatch.setattr(torch.serialization, "location_tag", lambda storage: "cuda:0")
+    save_checkpoint(tmp_path / "c.pt", saved, Progress(timesteps=5))
+    assert load_checkpoint(tmp_path / "c.pt", model()) == Progress(timesteps=5)
 
 
 def test_a_buffer_of_numbers_is_stored_as_it_is(tmp_path):
@@ -156,9 +191,9 @@ def test_what_cannot_be_read_is_one_clear_line(tmp_path):
     saved = model()
     save_checkpoint(path, saved, Progress())
     state = torch.load(path, weights_only=True)
-    another_recipe = A2C("MlpPolicy", "CartPole-v1", device="cpu")
-    with pytest.raises(QuarlError, match="c.pt' cannot be read: .*delete it to start anew"):
-        load_checkpoint(path, another_recipe)
+    another = A2C("MlpPolicy", "CartPole-v1", device="cpu")
+    with pytest.raises(QuarlError, match="c.pt' cannot be read: it is of DQN, not of A2C; delete"):
+        load_checkpoint(path, another)
     torch.save(state | {"format": 3}, path)
     for read in (read_progress, lambda path: load_checkpoint(path, saved)):
         with pytest.raises(QuarlError, match="it has format 3, this version reads 1 and 2") as line:
@@ -171,6 +206,7 @@ def test_what_cannot_be_written_leaves_the_last_one(tmp_path, monkeypatch):
     save_checkpoint(path, model(), Progress(timesteps=1))
 
     def full_disk(state: Any, target: Path) -> None:
+        assert Path(target).name == "c.pt.tmp"  # of no other checkpoint
         Path(target).write_bytes(b"half")
         raise RuntimeError("[enforce fail at inline_container.cc:672] . unexpected pos 64 vs 0")
 
