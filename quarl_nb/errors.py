@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from numbers import Real
 
 SEEDS = 2**31  # the emulator's are below it, numpy's below 2^32; some runs add their steps
 
@@ -23,10 +24,10 @@ class UnavailableError(QuarlError):
 
 
 def check_at_least(least: int, **values: float) -> None:
-    """Raise a QuarlError that names the first of `values` that is less than `least`, or NaN."""
+    """Raise a QuarlError naming the first of `values` that is less than `least`, or no number."""
     for name, value in values.items():
-        if not value >= least:
-            raise QuarlError(f"{name} must be at least {least}, not {value}")
+        if not isinstance(value, Real) or not value >= least:
+            raise QuarlError(f"{name} must be at least {least}, not {value!r}")
 
 
 def check_seeds(*seeds: int) -> None:

@@ -28,7 +28,10 @@ class Actor:
 
     def __init__(self, task: ActorTask) -> None:
         self.task, settings = task, task.settings
-        sequence = np.random.SeedSequence([settings.seed or 0, task.index, task.restarts])
+        # Neither a restart nor a resumed run goes through the numbers that came before again.
+        sequence = np.random.SeedSequence(
+            [settings.seed or 0, task.index, task.restarts, task.begun_at]
+        )
         self._rng = np.random.default_rng(sequence)
         self.envs = [make_checked(task.make_env, task.spec) for _ in range(settings.envs_per_actor)]
         seeds = [int(seed) for seed in self._rng.integers(2**31, size=len(self.envs))]
@@ -56,7 +59,7 @@ class Actor:
 
     @property
     def message_steps(self) -> int:
-        """Steps of each environment in the next message: none reaches over a pull."""
+        """Steps of each environment in the next message: less than one reaches over a pull."""
         steps = min(self.task.settings.transitions_per_message, self._steps_until_pull)
         return max(1, steps // len(self.envs))
 
@@ -152,6 +155,9 @@ class Actor:
                 f"the payload is of another network: it has {outputs.shape[1]} outputs, "
                 f"the policy {self._n_outputs}"
             )
+        if not np.isfinite(outputs).all():
+            precision = self.task.settings.precision
+            raise QuarlError(f"the policy's outputs in {precision} are NaN or infinite")
         actions = head.actions(torch.from_numpy(outputs), None)
         if head.discrete:
             explore = self._rng.random(len(actions)) < orders.epsilon
@@ -165,7 +171,8 @@ class Actor:
         return actions
 
     def _checked(self, obs: np.ndarray) -> np.ndarray:
-        obs = np.asarray(obs)
+        # SB3's vector environments cast to the space's type, too.
+        obs = np.asarray(obs, dtype=self.envs[0].observation_space.dtype)
         if obs.shape != self.task.spec.obs_shape:
             raise QuarlError(
                 f"environment returned an observation of shape {list(obs.shape)}, "

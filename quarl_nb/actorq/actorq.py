@@ -14,8 +14,9 @@ import gymnasium as gym
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 
 from quarl_nb.actorq.environments import env_factory, random_observations
-from quarl_nb.actorq.learner import Learner, check_algorithm
+from quarl_nb.actorq.learner import Learner
 from quarl_nb.actorq.process import run_process
+from quarl_nb.actorq.replay import check_algorithm
 from quarl_nb.actorq.result import Result
 from quarl_nb.actorq.run import Run, Saving
 from quarl_nb.actorq.serial import run_serial
@@ -106,10 +107,9 @@ class ActorQ:
     ) -> Result:
         """Train until the actors have made `total_steps` environment steps in all.
 
-        (The last message may reach beyond it by less than its length.)
-
-        Continues from the checkpoint where there is one. Ctrl-C ends the run cleanly; what was
-        done is in the result, as it is in `self.result` after an error.
+        (The last message may reach beyond it by less than its length.) Continues from the
+        checkpoint where there is one. Ctrl-C ends the run cleanly; what was done is in the result,
+        as it is in `self.result` after an error.
 
         Args:
             on_message: called with the result so far, after every message of an actor.
@@ -153,7 +153,8 @@ class ActorQ:
             calibration = random_observations(
                 self.make_env, spec, settings.seed or 0, CALIBRATION_STEPS)
         return [
-            ActorTask(i, self.make_env, spec, settings, calibration, self.quantizer)
+            ActorTask(i, self.make_env, spec, settings, calibration, self.quantizer,
+                      begun_at=learner.steps)
             for i in range(settings.n_actors)
         ]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection, wait
 from typing import Any
@@ -78,10 +79,12 @@ class Child:
 
     def close(self) -> None:
         self.connection.close()  # its next read or write of the pipe fails
+        self.ends_at = time.monotonic() + STOP_S
 
     def end(self) -> None:
-        self.connection.close()
-        self.process.join(STOP_S)
+        if not self.connection.closed:
+            self.close()
+        self.process.join(max(0.0, self.ends_at - time.monotonic()))
         if self.process.is_alive():
             self.process.kill()
             self.process.join()

@@ -68,7 +68,8 @@ class Crew(ABC, Generic[M]):
             with learner.timed("wait"):
                 ready = self.ready(0.0 if can_update else IDLE_S)
             for member in ready:
-                self._take(member)
+                if not run.finished:
+                    self._take(member)
             if can_update:
                 self.cores.share()
                 run.update()

@@ -37,6 +37,9 @@ def env_factory(
     if isinstance(env, str):
         make_env(env).close()  # an unknown name is to be reported here, not by an actor
         make = partial(make_env, env)
+        if env in gym.registry and not is_atari(env):
+            # The script that registered it may not run where actors do.
+            make = partial(_make, gym.spec(env))
     elif env is None:
         make = _like_the_algorithms(algorithm)
     if not callable(make):
@@ -116,6 +119,7 @@ def make_checked(make_env: Callable[[], gym.Env], spec: PolicySpec) -> gym.Env:
     if not isinstance(env, gym.Env):
         kind = type(env).__name__
         raise QuarlError(f"the function that makes environments returned {kind}, not a gym.Env")
+    _refuse_normalizers(env)
     if env.observation_space.shape != spec.obs_shape:
         raise QuarlError(
             f"the environment's observations are {_line(env.observation_space)}, "
@@ -135,6 +139,14 @@ def make_checked(make_env: Callable[[], gym.Env], spec: PolicySpec) -> gym.Env:
     if not fits:
         raise QuarlError(f"the environment's actions are {_line(space)}, the policy's {wanted}")
     return env
+
+
+def _refuse_normalizers(env: gym.Env) -> None:
+    """Each actor would gather statistics of its own, for one replay buffer."""
+    while isinstance(env, gym.Wrapper):
+        if isinstance(env, gym.wrappers.NormalizeObservation | gym.wrappers.NormalizeReward):
+            raise QuarlError(f"ActorQ's actors step raw environments: no {type(env).__name__}")
+        env = env.env
 
 
 def n_outputs(spec: PolicySpec) -> int:
@@ -161,9 +173,11 @@ def random_observations(
     env = make_checked(make, spec)
     env.action_space.seed(seed)
     with users_own("environment"):
-        seen = [env.reset(seed=seed)[0]]
-        while len(seen) < steps:
+        seen = np.empty((steps, *spec.obs_shape), env.observation_space.dtype)
+        obs, over = env.reset(seed=seed)[0], False
+        for i in range(steps):
+            seen[i] = env.reset()[0] if over else obs  # a copy: some reuse their array
             obs, _, terminated, truncated, _ = env.step(env.action_space.sample())
-            seen.append(env.reset()[0] if terminated or truncated else obs)
+            over = terminated or truncated
         env.close()
-        return np.stack(seen)
+        return seen

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import sys
 import tempfile
 import time
@@ -15,7 +16,7 @@ from tqdm import tqdm
 from quarl_nb.actorq.learner import Learner
 from quarl_nb.actorq.result import CpuClock, Result, Snapshot
 from quarl_nb.actorq.settings import Transitions
-from quarl_nb.errors import QuarlError
+from quarl_nb.errors import QuarlError, check_at_least
 from quarl_nb.rl.checkpoint import Progress, has_finite_weights, save_checkpoint
 from quarl_nb.rl.policies import save_policy
 
@@ -29,12 +30,21 @@ class Saving:
     Attributes:
         checkpoint: file to resume from, written every `checkpoint_every_s` seconds; or None.
         snapshots: folder for the learner's policy every `snapshot_every` steps; or None.
+        snapshot_every: 0 for the first and the last policy alone.
+
+    Raises:
+        QuarlError: a period is no number, or less than 0.
     """
 
     checkpoint: Path | None = None
     checkpoint_every_s: float = 60.0
     snapshots: Path | None = None
     snapshot_every: int = 0
+
+    def __post_init__(self) -> None:
+        check_at_least(
+            0, checkpoint_every_s=self.checkpoint_every_s, snapshot_every=self.snapshot_every
+        )
 
     def prepare(self) -> None:
         """Make the folders, so that what cannot be written is told before hours of training.
@@ -82,7 +92,7 @@ class Run:
         self._updates_before = learner.updates
         self.on_message = on_message
         self._wall_before_s = progress.wall_s
-        self._next_snapshot = learner.steps
+        self._next_snapshot: float = learner.steps
         self.start_clock()
         self._bar = tqdm(
             total=total_steps, initial=learner.steps, desc="ActorQ", unit="step",
@@ -163,7 +173,7 @@ class Run:
     def _snapshot_if_due(self, last: bool = False) -> None:
         if self.saving.snapshots is None or not (last or self.learner.steps >= self._next_snapshot):
             return
-        self._next_snapshot = self.learner.steps + self.saving.snapshot_every
+        self._next_snapshot = self.learner.steps + (self.saving.snapshot_every or math.inf)
         wall_s = self.result.wall_s if last else self.wall_s  # children take a second to end
         steps, result = self.learner.steps, self.result
         self.count_cpu("learner")

@@ -23,6 +23,8 @@ def run_serial(run: Run, tasks: Sequence[ActorTask]) -> None:
     try:
         while not run.finished:
             for actor in actors:
+                if run.finished:
+                    break
                 if actor.pull_due:
                     if newest is None or newest.version < learner.updates:
                         with learner.timed("publish"):

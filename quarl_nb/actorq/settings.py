@@ -31,7 +31,9 @@ class Settings:
     pull_period: int = 1000  # environment steps of one actor between two pulls
     samples_per_insert: float = 16.0
     publish_period: int | None = None  # learner updates between publications; None: 2 per pull
-    transitions_per_message: int = 50  # of all environments of an actor
+    # Of all environments of an actor. With several actors or environments n-step returns end where
+    # a message does, bootstrapping there.
+    transitions_per_message: int = 50
     noise_max: float = NOISE_MAX  # sigma of the last actor, in half widths of the action range
     seed: int | None = None  # None: the algorithm's own, or 0 if it has none
 
@@ -80,6 +82,7 @@ class ActorTask:
             where the precision needs them.
         quantizer: of a policy that is published, before the precision's own; see `ActorQ`.
         restarts: how often it died before.
+        begun_at: environment steps that the run had made before it was resumed.
     """
 
     index: int
@@ -89,6 +92,7 @@ class ActorTask:
     calibration: np.ndarray | None = None
     quantizer: Callable[[PolicyNet], PolicyNet] | None = None
     restarts: int = 0
+    begun_at: int = 0
 
 
 @dataclass(frozen=True)
@@ -98,12 +102,10 @@ class Orders:
     Attributes:
         random: act at random (the replay buffer is being filled for the first time).
         epsilon: probability of a random action, where actions are discrete.
-        stop: end.
     """
 
     random: bool
     epsilon: float = 0.0
-    stop: bool = False
 
 
 @dataclass

@@ -11,6 +11,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecFrameStack
 
 from quarl_nb.actorq import ActorQ
 from quarl_nb.actorq.actor import Actor
+from quarl_nb.actorq.environments import random_observations
 from quarl_nb.actorq.quantizer import quantize_policy
 from quarl_nb.actorq.settings import ActorTask, Orders, Settings
 from quarl_nb.errors import QuarlError
@@ -47,6 +48,35 @@ def test_our_own_atari_environment_is_built_as_it_was(small_dqn):
     model = small_dqn(make_env("PongNoFrameskip-v4"), buffer_size=10)
     env = ActorQ(model, engine="serial").make_env()
     assert env.spec == make_env("PongNoFrameskip-v4").spec and "AtariWrapper" in str(env)
+
+
+def test_an_environment_that_a_script_registered_is_known_to_actors(small_dqn, counter):
+    gym.register("Counter-v0", counter, max_episode_steps=5)
+    try:
+        actorq = ActorQ(small_dqn(counter()), "Counter-v0", n_actors=1)
+        result = actorq.learn(60, progress_bar=False)  # in processes that never registered it
+    finally:
+        del gym.registry["Counter-v0"]
+    assert {episode.length for episode in result.episodes} == {5}
+
+
+def test_normalizing_wrappers_are_refused(small_dqn, counter):
+    make = lambda: gym.wrappers.NormalizeReward(counter())  # noqa: E731
+    actorq = ActorQ(small_dqn(counter()), make, engine="serial")
+    with pytest.raises(QuarlError, match="raw environments: no NormalizeReward"):
+        actorq.learn(60, progress_bar=False)
+
+
+def test_observations_that_calibrate_are_not_one_and_the_same(counter, mlp_policy):
+    class Reusing(counter):
+        seen = np.zeros(2, np.float32)
+
+        def _obs(self):
+            self.seen[:] = self.t, self.episode
+            return self.seen
+
+    seen = random_observations(Reusing, mlp_policy(2, (4,), 3).spec, 0, 20)
+    assert seen[:, 0].tolist() == [t % 7 for t in range(20)]
 
 
 def test_what_cannot_be_built_anew_asks_for_a_function(small_dqn):

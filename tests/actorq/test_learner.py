@@ -1,10 +1,13 @@
 """The learner feeds an algorithm as stable-baselines3's own loop does."""
 
+import csv
+
 import numpy as np
 import pytest
 import torch
 from stable_baselines3 import DDPG, DQN, PPO
 from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.logger import configure
 from stable_baselines3.common.vec_env import VecNormalize
 
 from quarl_nb.actorq.learner import Learner
@@ -107,15 +110,61 @@ def test_what_cannot_be_fed_is_refused(small_dqn):
         Learner(small_dqn(VecNormalize(make_vec_env("CartPole-v1", 1))), Settings(), 10)
 
 
+def test_an_algorithm_loaded_without_its_environment_is_refused(small_dqn, tmp_path):
+    small_dqn().save(tmp_path / "model.zip")
+    model = DQN.load(tmp_path / "model.zip")
+    with pytest.raises(QuarlError, match=r"the DQN has no environment: DQN.load\(path, env=...\)"):
+        Learner(model, Settings(), 10)
+
+
+def test_what_an_algorithm_raises_is_one_line(small_dqn, monkeypatch):
+    learner = Learner(small_dqn(), Settings(), 10)
+
+    def out_of_memory(**_):
+        raise RuntimeError("CUDA out of memory\nTried to allocate 2 GiB")
+
+    monkeypatch.setattr(learner.algorithm, "train", out_of_memory)
+    with pytest.raises(QuarlError, match="^the learner raised RuntimeError: CUDA out of memory$"):
+        learner.update()
+    assert learner.updates == 0
+
+
+def test_sb3s_own_log_is_written(small_dqn, tmp_path):
+    model = small_dqn()
+    model.set_logger(configure(str(tmp_path), ["csv"]))
+    learner, none = Learner(model, Settings(), 100), np.zeros(10, bool)
+    obs = np.zeros((10, 4), np.float32)
+    for _ in range(3):
+        message = transitions(obs, obs, np.zeros(10, int), np.ones(10), none, none)
+        message.episodes = [(7.0, 3), (9.0, 5)]
+        learner.insert(message)
+    [row] = csv.DictReader((tmp_path / "progress.csv").open())  # after the fourth episode
+    assert float(row["rollout/ep_rew_mean"]) == 8 and float(row["rollout/ep_len_mean"]) == 4
+    assert int(row["time/total_timesteps"]) == 20
+
+
+@pytest.mark.parametrize("options, warned", [
+    (dict(n_actors=1, transitions_per_message=2), False),  # one stream is never cut
+    (dict(n_actors=2, transitions_per_message=12), False),
+    (dict(n_actors=2, transitions_per_message=12, pull_period=11), True),
+    (dict(n_actors=1, envs_per_actor=8), True),
+])  # fmt: skip
+def test_messages_too_short_for_n_step_returns_are_warned_of(
+    three_step_dqn, caplog, options, warned
+):
+    Learner(three_step_dqn, Settings(**options), 10)
+    assert ("returns of 3 steps end with every message" in caplog.text) == warned
+
+
 def test_nan_never_reaches_the_buffer(small_dqn):
     learner = Learner(small_dqn(), Settings(), 10)
     obs, none = np.zeros((1, 4), np.float32), np.zeros(1, bool)
-    sent = dict(obs=obs, next_obs=obs, rewards=np.zeros(1))
+    sent = dict(obs=obs, next_obs=obs, rewards=np.zeros(1), actions=np.zeros((1, 1)))
     for name in sent:
         broken = sent | {name: np.full_like(sent[name], np.nan)}
-        message = "actor 2 sent a reward or observation that is NaN"
+        message = "actor 2 sent an? (observation|reward|action) that is NaN"
         with pytest.raises(QuarlError, match=message):
-            learner.insert(transitions(**broken, actions=[0], dones=none, timeouts=none, actor=2))
+            learner.insert(transitions(**broken, dones=none, timeouts=none, actor=2))
     assert learner.steps == 0 and not learner.algorithm.replay_buffer.size()
 
 

@@ -114,6 +114,14 @@ def test_snapshots_are_the_learners_policy_in_full_precision(small_dqn, tmp_path
     assert (last.act(obs)[0] == model.predict(obs, deterministic=True)[0]).all()
 
 
+def test_snapshots_without_a_period_are_the_first_and_the_last(small_dqn, tmp_path):
+    result = run(small_dqn(), 480, saving=Saving(snapshots=tmp_path))
+    assert [s.steps for s in result.snapshots] == [0, 480]
+    for wrong in (dict(snapshot_every=-5), dict(checkpoint_every_s="5")):
+        with pytest.raises(QuarlError, match="must be at least 0, not (-5|'5')"):
+            Saving(**wrong)
+
+
 def test_a_run_goes_on_from_its_checkpoint(small_dqn, tmp_path):
     saving = Saving(checkpoint=tmp_path / "run.pt")
     first = small_dqn()
@@ -126,6 +134,81 @@ def test_a_run_goes_on_from_its_checkpoint(small_dqn, tmp_path):
     assert np.array_equal(second.replay_buffer.observations[:240], stored)
     again = run(small_dqn(), 480, saving=saving)
     assert again.steps == 480 and not again.episodes
+
+
+def test_a_run_ends_within_a_message_and_no_schedule_goes_below_zero(small_dqn):
+    rates = []
+
+    def schedule(remaining):
+        rates.append(remaining)
+        return 1e-3 * remaining**0.5  # of less than zero a complex number
+
+    result = run(small_dqn(learning_rate=schedule), 60, n_actors=4, transitions_per_message=25)
+    assert result.steps == 75 and result.updates > 20 and min(rates) == 0
+
+
+def test_a_second_run_counts_its_own_updates(small_dqn):
+    actorq = ActorQ(small_dqn(), engine="serial", n_actors=1)
+    first, second = (actorq.learn(200, progress_bar=False) for _ in range(2))
+    assert first.updates == second.updates > 20
+    assert actorq.algorithm._n_updates == 2 * first.updates
+
+
+def test_a_resumed_runs_actors_do_not_repeat_themselves(small_dqn, counter, tmp_path):
+    seeds = []
+
+    class Seeded(counter):
+        def reset(self, seed=None, options=None):
+            seeds.append(seed)
+            return super().reset(seed=seed)
+
+    for steps in (100, 200):
+        run(small_dqn(counter()), steps, Seeded, saving=Saving(checkpoint=tmp_path / "run.pt"))
+    seeds = [seed for seed in seeds if seed is not None]
+    assert len(seeds) == len(set(seeds)) > 1
+
+
+def test_a_run_resumed_without_its_buffer_fills_it_and_goes_on(small_dqn, tmp_path, monkeypatch):
+    monkeypatch.setattr("quarl_nb.rl.checkpoint.MAX_SAVED_BUFFER_BYTES", 0)
+    saving, options = Saving(checkpoint=tmp_path / "run.pt"), dict(n_actors=1)
+    before = run(small_dqn(), 2000, saving=saving, **options).updates
+    model = small_dqn()  # which begins to learn after 20 steps
+    seen = []
+    ActorQ(model, engine="serial", saving=saving, **options).learn(
+        2300, progress_bar=False, on_message=lambda r: seen.append((r.steps, r.updates))
+    )
+    assert seen[0][1] == before
+    gained = np.diff([updates for _, updates in seen])
+    # 100 a message; at first as many more as two messages, what the rate limiter leaves room for.
+    assert before < seen[-1][1] and gained.max() <= 300
+    assert model.learning_starts == 20
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.float64])
+def test_observations_have_the_spaces_type_whatever_the_environment_returns(
+    small_dqn, counter, dtype
+):
+    class Loose(counter):
+        def reset(self, seed=None, options=None):
+            super().reset(seed=seed)
+            return np.zeros(2, dtype), {}
+
+        def _obs(self):
+            return np.array([self.t / 2, 0.25])
+
+    model = small_dqn(counter())
+    run(model, 30, Loose, n_actors=1)
+    stored = model.replay_buffer.observations[:4, 0]
+    assert stored.tolist() == [[0, 0], [0.5, 0.25], [1, 0.25], [1.5, 0.25]]
+
+
+def test_outputs_too_large_for_the_precision_are_told(small_dqn, counter):
+    class Far(counter):
+        def _obs(self):
+            return np.full(2, 1e5, np.float32)
+
+    with pytest.raises(QuarlError, match="the policy's outputs in fp16 are NaN or infinite"):
+        run(small_dqn(counter()), 200, Far, precision="fp16", runtime="torch", n_actors=1)
 
 
 def test_an_environment_that_raises_ends_the_run_with_its_name(small_dqn, counter):
@@ -170,6 +253,7 @@ def test_a_broken_environment_leaves_what_was_done(small_dqn, counter):
     (dict(noise_max=-1), "noise_max is -1; at least 0"),
     (dict(seed=-1), "seed is -1; a whole number, at least 0"),
     (dict(seed=2**31), "seed must be from 0 to 2147483647, not 2147483648"),
+    (dict(settings=1), "unknown setting of ActorQ 'settings'"),
     (dict(saving=Saving(checkpoint=5)), r"Saving\(checkpoint=...\) is 5; a path or None"),
 ])  # fmt: skip
 def test_wrong_settings_are_one_clear_line(small_dqn, options, message):

@@ -1,0 +1,135 @@
+"""From actors' messages to the replay buffer of a stable-baselines3 algorithm."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import numpy as np
+from stable_baselines3.common.buffers import NStepReplayBuffer
+from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
+
+from quarl_nb.actorq.settings import Settings, Transitions
+from quarl_nb.errors import QuarlError
+
+logger = logging.getLogger(__name__)
+
+LOG_EPISODES = 4  # between two lines of the algorithm's own log; the default of SB3's `learn`
+FEW_RETURNS = 4  # n-step returns of full length that must fit into a message, or we warn
+
+
+_SENT = {"rewards": "a reward", "obs": "an observation", "next_obs": "an observation",
+         "actions": "an action"}  # fmt: skip
+
+
+class ReplayFeed:
+    """Does with actors' transitions what SB3's `collect_rollouts` does after a step of its own.
+
+    Args:
+        algorithm: passed `check_algorithm`; its `num_timesteps` counts what is added.
+    """
+
+    def __init__(self, algorithm: OffPolicyAlgorithm, settings: Settings) -> None:
+        self.algorithm = algorithm
+        # Whose step was added last (actor, environment); None where nothing goes on from it.
+        self._last_stream: tuple[int, int] | None = None
+        self._warn_of_short_returns(settings)
+
+    def add(self, transitions: Transitions) -> None:
+        """Add one message.
+
+        Raises:
+            QuarlError: a reward, observation or action that is not finite.
+        """
+        # The last observation of an episode is in `next_obs` alone.
+        for name in ("rewards", "obs", "next_obs", "actions"):
+            if not np.isfinite(getattr(transitions, name)).all():
+                actor = f"actor {transitions.actor}"
+                raise QuarlError(f"{actor} sent {_SENT[name]} that is NaN or infinite")
+        for env in range(transitions.rewards.shape[1]):
+            self._add_stream(transitions, env)
+        self._log(transitions.episodes)
+
+    def cut(self, actor: int) -> None:
+        """What this actor sends next does not go on from what it sent before: it is a new one."""
+        if self._last_stream is not None and self._last_stream[0] == actor:
+            self._last_stream = None
+
+    def update_progress(self) -> None:
+        """Tell schedules how far the run is; beyond its end they would go below zero."""
+        algorithm = self.algorithm
+        steps = min(algorithm.num_timesteps, algorithm._total_timesteps)
+        algorithm._update_current_progress_remaining(steps, algorithm._total_timesteps)
+
+    def _add_stream(self, transitions: Transitions, env: int) -> None:
+        algorithm, buffer = self.algorithm, self.algorithm.replay_buffer
+        assert buffer is not None
+        stream = (transitions.actor, env)
+        goes_on = stream == self._last_stream or not buffer.size()
+        if isinstance(buffer, NStepReplayBuffer) and not goes_on:
+            # Steps that follow each other in the buffer but not in one environment, or not in this
+            # run: an n-step return must end there, bootstrapping (as it does at a timeout).
+            cut = buffer.dones[buffer.pos - 1] == 0
+            buffer.timeouts[buffer.pos - 1][cut] = 1
+        self._last_stream = stream
+        actions = transitions.actions[:, env]
+        if transitions.actions.dtype.kind == "f":
+            actions = algorithm.policy.scale_action(actions)
+        for t in range(len(actions)):
+            buffer.add(
+                transitions.obs[t, env],
+                transitions.next_obs[t, env],
+                actions[t],
+                transitions.rewards[t, env],
+                transitions.dones[t, env],
+                [{"TimeLimit.truncated": bool(transitions.timeouts[t, env])}],
+            )
+            algorithm.num_timesteps += 1
+            self.update_progress()
+            algorithm._on_step()
+
+    def _log(self, episodes: list[tuple[float, int]]) -> None:
+        """Write SB3's own figures to the algorithm's logger, wherever the user lets it write."""
+        algorithm = self.algorithm
+        assert algorithm.ep_info_buffer is not None
+        for episode_return, length in episodes:
+            algorithm.ep_info_buffer.append({"r": episode_return, "l": length})
+            algorithm._episode_num += 1
+            if algorithm._episode_num % LOG_EPISODES == 0:
+                algorithm.dump_logs()
+
+    def _warn_of_short_returns(self, settings: Settings) -> None:
+        """Where streams take turns in the buffer, an n-step return ends with each message."""
+        buffer, envs = self.algorithm.replay_buffer, settings.envs_per_actor
+        if not isinstance(buffer, NStepReplayBuffer) or settings.n_actors * envs == 1:
+            return
+        steps = max(1, min(settings.transitions_per_message, settings.pull_period) // envs)
+        if steps < FEW_RETURNS * buffer.n_steps:
+            logger.warning(
+                "returns of %d steps end with every message, which has %d of each environment: "
+                "transitions_per_message (and pull_period) of %d leave most of them whole",
+                buffer.n_steps, steps, FEW_RETURNS * buffer.n_steps * envs,
+            )  # fmt: skip
+
+
+def check_algorithm(algorithm: Any) -> None:
+    """Refuse what no replay buffer of ours can feed; QuarlError saying why."""
+    name = type(algorithm).__name__
+    if not isinstance(algorithm, OffPolicyAlgorithm):
+        raise QuarlError(
+            f"ActorQ needs an off-policy algorithm, not {name}; allowed: DQN, DDPG, TD3, SAC, D4PG "
+            "and other subclasses of stable_baselines3's OffPolicyAlgorithm"
+        )
+    if algorithm.env is None:
+        raise QuarlError(f"the {name} has no environment: {name}.load(path, env=...) gives it one")
+    if algorithm.get_vec_normalize_env() is not None:
+        raise QuarlError("ActorQ's actors step raw environments: VecNormalize is not supported")
+    if algorithm.n_envs != 1:
+        raise QuarlError(
+            f"the algorithm has {algorithm.n_envs} environments; give it one, and "
+            "ActorQ(envs_per_actor=...) the number that each actor steps"
+        )
+    if algorithm.optimize_memory_usage:
+        raise QuarlError("ActorQ's transitions do not follow each other: optimize_memory_usage")
+    if not isinstance(algorithm.batch_size, int) or algorithm.replay_buffer is None:
+        raise QuarlError(f"{name} has no replay buffer that could be fed")
