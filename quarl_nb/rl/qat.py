@@ -70,7 +70,8 @@ def prepare_qat(
     no earlier than every layer has seen such a batch, also without a delay.
 
     To reopen a saved model: make it anew, `prepare_qat` it with the same arguments, then
-    `model.set_parameters(zip)`, which runs no pickle. (`load` fails: it knows no quantizers.)
+    `model.set_parameters(zip)`, which runs no pickle. (`load` and `load_policy` fail on it:
+    they know no quantizers.)
 
     Args:
         model: A2C, PPO, DQN, DDPG, TD3 or SAC, with networks that `export_qat` can export.

@@ -154,6 +154,16 @@ def test_learn_trains_a_quantized_policy_that_exports_and_reopens(
     assert torch.equal(outputs(reopened, obs), outputs(model, obs))
 
 
+@pytest.mark.parametrize("algo", MODELS)
+def test_a_saved_model_does_not_pass_for_its_float_network(algo: str, tmp_path: Path) -> None:
+    model = MODELS[algo]()
+    prepare_qat(model, 3)
+    model.save(tmp_path / "model.zip")
+    with pytest.raises(QuarlError, match="model.zip' is a quantization-aware model: ") as caught:
+        load_policy(tmp_path / "model.zip")
+    assert "\n" not in str(caught.value)
+
+
 @pytest.mark.parametrize("algo", ["ppo", "a2c", "dqn"])
 def test_the_fast_cnn_trains_quantized(algo: str) -> None:
     arguments = PLAIN | dict(policy_kwargs=dict(
