@@ -473,6 +473,21 @@ def test_training_goes_on_quantized_from_a_checkpoint(tmp_path: Path) -> None:
     assert started == [True] * 20
 
 
+def test_a_quantized_model_learns_on_for_fewer_steps_than_its_delay(tmp_path: Path) -> None:
+    model = MODELS["a2c"]()
+    callback = prepare_qat(model, 4, quant_delay=50)
+    model.learn(60, callback=callback)
+    model.save(tmp_path / "model.zip")
+    reopened = MODELS["a2c"]()
+    anew = prepare_qat(reopened, 4, quant_delay=50)
+    reopened.set_parameters(tmp_path / "model.zip")
+    quantized: list[bool] = []
+    look = Spy(lambda m: quantized.append(is_quantized(m)))
+    for trained, delayed in ((model, callback), (model, QuantDelay(50)), (reopened, anew)):
+        trained.learn(20, callback=[delayed, look])
+    assert quantized == [True] * 60
+
+
 def _qrdqn() -> BaseAlgorithm:
     sb3_contrib = pytest.importorskip("sb3_contrib")
     return sb3_contrib.QRDQN("MlpPolicy", "CartPole-v1", buffer_size=10, device="cpu")
