@@ -437,6 +437,18 @@ def test_a_saved_model_reopens_only_as_it_was_prepared(tmp_path: Path) -> None:
             other.set_parameters(tmp_path / "model.zip")
 
 
+@pytest.mark.parametrize("saved, opened", [("minmax", "lsq"), ("lsq", "minmax")])
+def test_a_model_saved_by_another_method_says_so(
+    saved: str, opened: str, tmp_path: Path
+) -> None:
+    model, other = MODELS["a2c"](), MODELS["a2c"]()
+    prepare_qat(model, 4, method=saved)
+    prepare_qat(other, 4, method=opened)
+    model.save(tmp_path / "model.zip")
+    with pytest.raises(QuarlError, match="^saved by another method .*: prepare_qat the model with"):
+        other.set_parameters(tmp_path / "model.zip")
+
+
 def test_a_run_too_short_to_quantize_says_so(caplog: pytest.LogCaptureFixture) -> None:
     model = sb3.DQN("MlpPolicy", "CartPole-v1", learning_starts=1000, buffer_size=100, device="cpu")
     model.learn(30, callback=prepare_qat(model, 4))
