@@ -133,6 +133,8 @@ def test_the_full_profile_has_the_three_kinds_of_environments_and_every_width():
         ({"regularizers": [4]}, "parameter 'regularizers'[0] must be str, not 4"),
         ({"ptq": ["affine1"]}, "unknown precision 'affine1'"),
         ({"regularizers": ["noise1"], "regularized": [PPO]}, "unknown regularizer 'noise1'"),
+        ({"regularizers": ["dropout"], "regularized": []}, "unknown regularizer 'dropout'"),
+        ({"regularizers": ["..."], "regularized": [PPO]}, "unknown regularizer '...'"),
         ({"regularized": ["ppo"]}, "unknown policy 'ppo'"),
         ({"policies": ["ppo-PongNoFrameskip-v4"], "regularized": ["ppo-PongNoFrameskip-v4"],
           "regularizers": ["layer_norm"]}, "layer_norm is for policies without convolutions"),
