@@ -129,7 +129,7 @@ class FixedQuantize(nn.Module):
 class TrainingQuantizer(nn.Module, ABC):
     """Base of the quantizers that training runs through: float32 until `start`, then quantized.
 
-    In training mode every input is observed; in evaluation mode nothing changes. Buffers are
+    In training mode every input goes to `observe`; in evaluation mode nothing changes. Buffers are
     called ``running_*``: by that name stable-baselines3 copies statistics to target networks
     (it does so for batch normalization), multiplying the old ones by zero, so that they are finite.
 

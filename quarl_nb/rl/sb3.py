@@ -78,7 +78,7 @@ def policy_from_model(
             k: t.clone(memory_format=torch.contiguous_format) for k, t in tensors.items()
         }
     if _quantization_aware(tensors):
-        raise QuarlError("the policy is quantization-aware: export it with quarl_nb.rl.qat")
+        raise QuarlError("quantization-aware policy: export it with quarl_nb.rl.qat.export_qat")
     normalizer = model.get_vec_normalize_env()
     if normalization is None and normalizer is not None and normalizer.norm_obs:
         rms = normalizer.obs_rms
