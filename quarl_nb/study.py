@@ -113,14 +113,17 @@ def resolve_parameters(
     """The profile's parameters with `overrides` in their place.
 
     Raises:
-        QuarlError: unknown profile or parameter, a value of another type than the default's, or
-            one that is not finite.
+        QuarlError: unknown profile or parameter, a value of another type than the default's (of
+            a list's elements: than that of the first profile that has any), or one not finite.
     """
     check_choice(f"profile of study {study.name!r}", profile, study.profiles)
     parameters = dict(study.profiles[profile])
     for name, value in (overrides or {}).items():
         check_choice(f"parameter of study {study.name!r}", name, parameters)
-        parameters[name] = _same_type(f"parameter {name!r}", value, parameters[name])
+        # An empty list does not tell what it is a list of.
+        defaults = (parameters[name], *(other[name] for other in study.profiles.values()))
+        telling = next((d for d in defaults if d not in ([], ())), parameters[name])
+        parameters[name] = _same_type(f"parameter {name!r}", value, telling)
     return parameters
 
 

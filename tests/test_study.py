@@ -65,3 +65,21 @@ def test_an_int_passes_for_a_float_but_not_the_other_way():
 def test_bad_parameters_are_refused(profile, overrides, message):
     with pytest.raises(QuarlError, match=message):
         resolve_parameters(FakeStudy(), profile, overrides)
+
+
+class SeededStudy(FakeStudy):
+    """Its smallest profile has no seeds, and so does not show that they are numbers."""
+
+    @property
+    def profiles(self):
+        return {"smoke": {"seeds": [], "nothing": []}, "full": {"seeds": [0], "nothing": []}}
+
+
+def test_elements_of_an_empty_list_are_of_the_type_that_another_profile_has():
+    study = SeededStudy()
+    assert resolve_parameters(study, "smoke") == {"seeds": [], "nothing": []}
+    assert resolve_parameters(study, "smoke", {"seeds": [3]})["seeds"] == [3]
+    assert resolve_parameters(study, "full", {"seeds": []})["seeds"] == []
+    assert resolve_parameters(study, "smoke", {"nothing": ["x", 1]})["nothing"] == ["x", 1]
+    with pytest.raises(QuarlError, match=r"'seeds'\[1\] must be int, not 'x'"):
+        resolve_parameters(study, "smoke", {"seeds": [0, "x"]})

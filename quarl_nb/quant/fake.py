@@ -129,7 +129,7 @@ class FixedQuantize(nn.Module):
 class TrainingQuantizer(nn.Module, ABC):
     """Base of the quantizers that training runs through: float32 until `start`, then quantized.
 
-    In training mode every input is observed; in evaluation mode nothing changes. Buffers are
+    In training mode every input goes to `observe`; in evaluation mode nothing changes. Buffers are
     called ``running_*``: by that name stable-baselines3 copies statistics to target networks
     (it does so for batch normalization), multiplying the old ones by zero, so that they are finite.
 
@@ -176,7 +176,10 @@ class TrainingQuantizer(nn.Module, ABC):
         self.enabled = True
 
     def format(self) -> list[int]:
-        """What a saved state must agree in, as integers."""
+        """What a saved state must agree in, as integers: the bits first.
+
+        A weight's has an integer more by minmax than by lsq, which tells their states apart.
+        """
         return [self.bits]
 
     def get_extra_state(self) -> Tensor:
@@ -186,14 +189,19 @@ class TrainingQuantizer(nn.Module, ABC):
         """Whether it is started, from a state of the same format.
 
         Raises:
-            QuarlError: the state is of other bits, or per channel where this is not.
+            QuarlError: the state is of other bits or of another method, or per channel where this
+                is not or the other way round.
         """
         enabled, *saved = state.reshape(-1).tolist()
-        if saved and saved != self.format():  # none in states of the first version
+        expected = self.format()
+        if saved and saved != expected:  # none in states of the first version
+            if len(saved) != len(expected):
+                told = "saved by another method (minmax or lsq) than it is prepared for"
+            else:
+                channels, ours = (" per channel" * any(f[1:]) for f in (saved, expected))
+                told = f"saved with {saved[0]} bits{channels}, prepared for {self.bits}{ours}"
             raise QuarlError(
-                f"saved with {saved[0]} bits{' per channel' * any(saved[1:])}, prepared for "
-                f"{self.bits}{' per channel' * any(self.format()[1:])}: prepare_qat the model with "
-                "the arguments that it was trained with"
+                f"{told}: prepare_qat the model with the arguments that it was trained with"
             )
         self.enabled = bool(enabled)
 

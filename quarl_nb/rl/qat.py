@@ -70,7 +70,8 @@ def prepare_qat(
     no earlier than every layer has seen such a batch, also without a delay.
 
     To reopen a saved model: make it anew, `prepare_qat` it with the same arguments, then
-    `model.set_parameters(zip)`, which runs no pickle. (`load` fails: it knows no quantizers.)
+    `model.set_parameters(zip)`, which runs no pickle. (`load` and `load_policy` fail on it:
+    they know no quantizers.)
 
     Args:
         model: A2C, PPO, DQN, DDPG, TD3 or SAC, with networks that `export_qat` can export.
@@ -107,7 +108,8 @@ class QuantDelay(BaseCallback):
     SB3 collects data, DQN's target network from one of its updates to the next.
 
     Raises:
-        QuarlError: (in `learn`) the run is not longer than the delay.
+        QuarlError: the delay is no number of steps; (in `learn`) the run is not longer than the
+            delay, of a model that is not yet quantized.
     """
 
     def __init__(self, delay: int) -> None:
@@ -117,8 +119,9 @@ class QuantDelay(BaseCallback):
         self.delay = delay
 
     def _on_training_start(self) -> None:
+        self.started = is_quantized(self.model)
         total = self.locals["total_timesteps"]
-        if self.delay >= total:
+        if not self.started and self.delay >= total:
             raise QuarlError(f"quant_delay {self.delay} is not shorter than the run, {total} steps")
         networks = _networks(self.model)
         self.acting_layers = list(qat_layers(networks[0]))
@@ -127,7 +130,6 @@ class QuantDelay(BaseCallback):
         self.target_layers = [layer for parts in steady for layer in qat_layers(parts)]
         self.target_updates = -1
         self.networks = [_quantizers(parts) for parts in networks]
-        self.started = is_quantized(self.model)
 
     def _on_rollout_start(self) -> None:
         self._hold(self.acting_layers, True)

@@ -77,8 +77,8 @@ def policy_from_model(
         tensors = {
             k: t.clone(memory_format=torch.contiguous_format) for k, t in tensors.items()
         }
-    if any("_quantizer." in name for name in tensors):
-        raise QuarlError("the policy is quantization-aware: export it with quarl_nb.rl.qat")
+    if _quantization_aware(tensors):
+        raise QuarlError("quantization-aware policy: export it with quarl_nb.rl.qat.export_qat")
     normalizer = model.get_vec_normalize_env()
     if normalization is None and normalizer is not None and normalizer.norm_obs:
         rms = normalizer.obs_rms
@@ -118,13 +118,19 @@ def policy_from_zip(
             SB3's `CheckpointCallback` or the RL Zoo puts it).
 
     Raises:
-        QuarlError: damaged, a zip bomb, not SB3's, unsupported, or not to be known safely.
+        QuarlError: damaged, a zip bomb, not SB3's, unsupported, not to be known safely, or of a
+            quantization-aware model (`prepare_qat` says how to reopen one).
     """
     path = Path(file)
     what = f"'{path}'"
     with open_zip(path, what) as archive:
         data = _read_json(read_member(archive, "data", what), what)
         tensors = read_tensors(read_member(archive, "policy.pth", what), f"policy.pth in {what}")
+    if _quantization_aware(tensors):
+        raise QuarlError(
+            f"{what} is a quantization-aware model: make it anew, prepare_qat it with the same "
+            "arguments, set_parameters(zip), then export_qat it; save_policy keeps the result"
+        )
     trained_on = env_id_in(path)
     env_id = env_id or (trained_on and MODERN_ENV_IDS.get(trained_on, trained_on))
     normalization = read_vecnormalize(vecnormalize) if vecnormalize else find_normalization(path)
@@ -174,6 +180,11 @@ def _acting_of(
         clip_mean=float(kwargs.get("clip_mean", 2.0)),
         divide_images=str(kwargs.get("normalize_images", True)) == "True",
     )
+
+
+def _quantization_aware(tensors: Tensors) -> bool:
+    """Whether `quarl_nb.rl.qat.prepare_qat` has put quantizers between a policy's tensors."""
+    return any("_quantizer." in name for name in tensors)
 
 
 def _check_known(module: str, extractor: str | None) -> None:

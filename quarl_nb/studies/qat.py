@@ -7,7 +7,6 @@ which is the paper's ``8*``.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -36,7 +35,8 @@ from quarl_nb.studies.watched import Schedule, train_watched
 from quarl_nb.study import Measurement
 
 LAYER_NORM = "layer_norm"
-_NOISE = re.compile(r"noise([2-9]|1[0-6])")
+# The bits whose rounding error the noise is as large as, by regularizer.
+NOISE = {f"noise{bits}": bits for bits in range(2, 17)}
 Export = Callable[[BaseAlgorithm], PolicyNet | None]
 
 
@@ -60,7 +60,12 @@ class QATStudy:
     timed: bool = False
 
     def cells(self, parameters: Mapping[str, Any]) -> list[tuple[dict[str, Any], dict[str, Any]]]:
-        """The matrix: (cell, budget) of every policy, way of training and seed."""
+        """The matrix: (cell, budget) of every policy, way of training and seed.
+
+        Raises:
+            QuarlError: an unknown policy, precision or regularizer, one that the policy cannot be
+                trained with, or a number out of its range.
+        """
         found = []
         regularized, replicated = ([get_recipe(name).name for name in parameters[group]]
                                    for group in ("regularized", "replicated"))
@@ -130,9 +135,10 @@ def _ways(
         if not _bits(precision):
             raise QuarlError("lsq quantizes: allowed are affine2..affine16, not fp32")
         yield precision, "lsq", "none"
-    for regularizer in parameters["regularizers"] if regularized else ():
-        if regularizer != LAYER_NORM and not _NOISE.fullmatch(regularizer):
-            check_choice("regularizer", regularizer, (LAYER_NORM, "noise2", "...", "noise16"))
+    for regularizer in parameters["regularizers"]:
+        check_choice("regularizer", regularizer, (LAYER_NORM, *NOISE))
+        if not regularized:
+            continue
         if regularizer == LAYER_NORM and is_atari(recipe.env_id):
             raise QuarlError(f"{recipe.name}: layer_norm is for policies without convolutions")
         yield "fp32", "none", regularizer
@@ -181,9 +187,9 @@ def prepare(
     if cell["regularizer"] == LAYER_NORM:
         normalize_hidden_layers(model, recipe.algo)
         return [], lambda model: with_layer_norm(plain(model))
-    if noise := _NOISE.fullmatch(cell["regularizer"]):
-        callback = prepare_qat(model, int(noise[1]), quant_delay=quant_delay)
-        noise_for_quantization(model, int(noise[1]))
+    if noise_bits := NOISE.get(cell["regularizer"]):
+        callback = prepare_qat(model, noise_bits, quant_delay=quant_delay)
+        noise_for_quantization(model, noise_bits)
         return [callback], quantized
     bits = _bits(cell["precision"])
     if bits is None:

@@ -154,6 +154,16 @@ def test_learn_trains_a_quantized_policy_that_exports_and_reopens(
     assert torch.equal(outputs(reopened, obs), outputs(model, obs))
 
 
+@pytest.mark.parametrize("algo", MODELS)
+def test_a_saved_model_does_not_pass_for_its_float_network(algo: str, tmp_path: Path) -> None:
+    model = MODELS[algo]()
+    prepare_qat(model, 3)
+    model.save(tmp_path / "model.zip")
+    with pytest.raises(QuarlError, match="model.zip' is a quantization-aware model: ") as caught:
+        load_policy(tmp_path / "model.zip")
+    assert "\n" not in str(caught.value)
+
+
 @pytest.mark.parametrize("algo", ["ppo", "a2c", "dqn"])
 def test_the_fast_cnn_trains_quantized(algo: str) -> None:
     arguments = PLAIN | dict(policy_kwargs=dict(
@@ -427,6 +437,18 @@ def test_a_saved_model_reopens_only_as_it_was_prepared(tmp_path: Path) -> None:
             other.set_parameters(tmp_path / "model.zip")
 
 
+@pytest.mark.parametrize("saved, opened", [("minmax", "lsq"), ("lsq", "minmax")])
+def test_a_model_saved_by_another_method_says_so(
+    saved: str, opened: str, tmp_path: Path
+) -> None:
+    model, other = MODELS["a2c"](), MODELS["a2c"]()
+    prepare_qat(model, 4, method=saved)
+    prepare_qat(other, 4, method=opened)
+    model.save(tmp_path / "model.zip")
+    with pytest.raises(QuarlError, match="^saved by another method .*: prepare_qat the model with"):
+        other.set_parameters(tmp_path / "model.zip")
+
+
 def test_a_run_too_short_to_quantize_says_so(caplog: pytest.LogCaptureFixture) -> None:
     model = sb3.DQN("MlpPolicy", "CartPole-v1", learning_starts=1000, buffer_size=100, device="cpu")
     model.learn(30, callback=prepare_qat(model, 4))
@@ -461,6 +483,21 @@ def test_training_goes_on_quantized_from_a_checkpoint(tmp_path: Path) -> None:
     reopened.learn(20, callback=[callback, Spy(lambda m: started.append(is_quantized(m)))],
                    reset_num_timesteps=False)  # fmt: skip
     assert started == [True] * 20
+
+
+def test_a_quantized_model_learns_on_for_fewer_steps_than_its_delay(tmp_path: Path) -> None:
+    model = MODELS["a2c"]()
+    callback = prepare_qat(model, 4, quant_delay=50)
+    model.learn(60, callback=callback)
+    model.save(tmp_path / "model.zip")
+    reopened = MODELS["a2c"]()
+    anew = prepare_qat(reopened, 4, quant_delay=50)
+    reopened.set_parameters(tmp_path / "model.zip")
+    quantized: list[bool] = []
+    look = Spy(lambda m: quantized.append(is_quantized(m)))
+    for trained, delayed in ((model, callback), (model, QuantDelay(50)), (reopened, anew)):
+        trained.learn(20, callback=[delayed, look])
+    assert quantized == [True] * 60
 
 
 def _qrdqn() -> BaseAlgorithm:
