@@ -81,6 +81,17 @@ def test_one_bad_policy_refutes_and_is_named(records) -> None:
     assert "5 of 6" in found.measured and "dqn-Pong" in found.measured
 
 
+def test_a_larger_loss_that_is_not_certain_is_not_shown_as_what_decided(records) -> None:
+    frame = records(lambda policy, *_: 0.3 if policy.startswith("dqn") else 0.0, ("affine8",))
+    wild = (frame["policy"] == "ppo-CartPole-v1") & (frame["precision"] == "affine8")
+    [at] = frame.index[wild]
+    frame.at[at, "returns"] = [490 * (0.6 + 3 * (-1) ** i) for i in range(40)]  # 40 % on average
+    found = rules.no_loss(frame, ["affine8"])
+    assert found.verdict == "not reproduced" and found.interval is not None
+    assert re.search(r"1 lose more than 5 %; largest loss of those [23]\d.*dqn-", found.measured)
+    assert 0.2 < found.interval.low < 0.3 < found.interval.high < 0.4
+
+
 def test_the_best_of_the_widths_counts(records) -> None:
     frame = records(lambda policy, precision, _: 0.0 if precision == "affine8" else 0.5,
                     ("affine6", "affine7", "affine8"))
