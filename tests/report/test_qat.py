@@ -73,6 +73,16 @@ def test_seeds_are_tested_by_students_t():
     assert seeds.p_above([5.0] * 3, 4.9) == 0.125 and seeds.p_above([5.0] * 3, 5.0) == 1.0
 
 
+@pytest.mark.parametrize("value", [0.1, 0.3, 0.7, 1234.1])
+def test_seeds_that_are_all_alike_decide_no_more_than_their_signs(value):
+    # As floats three of 0.1 have a mean of 0.10000000000000002 and a deviation of 1e-17.
+    x = [value, value * (1 + 1e-15), value]
+    assert seeds.p_above(x, value - 0.05) == 0.125
+    assert seeds.p_above(x, value) == seeds.p_above(x, value + 0.05) == 1.0
+    spread = [value - 1e-6, value, value + 1e-6]  # far above rounding: Student's
+    assert seeds.p_above(spread, value - 0.05) < 1e-6
+
+
 def test_gains_are_taken_seed_by_seed():
     frame = planted(none, policies=["a2c-CartPole-v1"], noise=0.0)
     for seed, (fp32, four) in enumerate([(100.0, 90.0), (200.0, 200.0), (300.0, 310.0)]):
