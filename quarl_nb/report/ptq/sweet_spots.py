@@ -17,8 +17,8 @@ import pandas as pd
 from quarl_nb.report.compare import best_of_many
 from quarl_nb.report.findings import MIN_EPISODES, NOT_MEASURED, Finding, Verdict, keys_of
 from quarl_nb.report.losses import bits_of, ptq_records, returns_of, trajectories_of
-from quarl_nb.report.pvalues import holm, least_p
-from quarl_nb.report.stats import ALPHA, MARGIN, Floats, Interval, bootstrap_weights
+from quarl_nb.report.pvalues import holm, sign_vectors
+from quarl_nb.report.stats import ALPHA, MARGIN, Floats, Interval, Labels, bootstrap_weights
 from quarl_nb.report.untrained import fp32_never_learned, leave_out, none_learned
 
 MIN_WIDTHS = 3
@@ -28,15 +28,17 @@ MIN_WIDTHS = 3
 class Widths:
     """Returns of one policy at fp32 (shape [episodes]) and at every width [widths, episodes].
 
-    `weights` are its bootstrap's, `trajectories` how many of the episodes are distinct.
+    `clusters` tell which episodes repeat one another (`trajectories_of`), `weights` are their
+    bootstrap's and `signs` those of their sign flips.
     """
 
     policy: str
     bits: tuple[int, ...]
     reference: Floats
     returns: Floats
+    clusters: Labels
     weights: Floats
-    trajectories: int
+    signs: Floats
     keys: tuple[str, ...]
 
 
@@ -72,7 +74,8 @@ def _widths(name: str, policy: str, reference: pd.Series, widths: pd.DataFrame) 
     return Widths(
         policy, tuple(int(bits) for bits in widths["bits"]), base[:n],
         np.stack([array[:n] for array in arrays]),
-        bootstrap_weights(n, generator, clusters=clusters), int(clusters.max()) + 1,
+        clusters, bootstrap_weights(n, generator, clusters=clusters),
+        sign_vectors(int(clusters.max()) + 1, generator),
         (str(reference["key"]), *widths["key"].astype(str)),
     )
 
@@ -91,12 +94,11 @@ def sweet_spot_table(records: pd.DataFrame) -> pd.DataFrame:
 def _table(policies: Sequence[Widths]) -> pd.DataFrame:
     rows = []
     for widths in policies:
-        best = best_of_many(widths.reference, widths.returns, widths.weights,
-                            least=least_p(widths.trajectories))
+        best = best_of_many(widths.reference, widths.returns, widths.signs, widths.clusters)
         at = best.best
         rows.append({
             "policy": widths.policy, "bits": widths.bits[at], "episodes": len(widths.reference),
-            "trajectories": widths.trajectories, "fp32": widths.reference.mean(),
+            "trajectories": int(widths.clusters.max()) + 1, "fp32": widths.reference.mean(),
             "gain": best.gain[at], "low": best.low[at], "high": best.high[at],
             "p_value": best.p_value,
         })
@@ -171,8 +173,7 @@ def _exists(policies: list[Widths], against_wider: bool) -> Finding:
         labels, reference, treatments = _comparisons(widths, against_wider)
         if not labels:
             continue
-        best = best_of_many(reference, treatments, widths.weights,
-                            least=least_p(widths.trajectories))
+        best = best_of_many(reference, treatments, widths.signs, widths.clusters)
         scale = abs(widths.reference.mean())
         found.append((widths.policy, labels[best.best], scale, best))
     if not found:
