@@ -105,15 +105,13 @@ class BestOfMany:
     high: Floats
     p_values: Floats
 
-    @property
-    def best(self) -> int:
-        """The treatment with the largest corrected lower bound, of equals the largest gain."""
-        return int(np.lexsort((-self.gain, -self.low))[0])
-
-    @property
-    def p_value(self) -> float:
-        """Of `best`."""
-        return float(self.p_values[self.best])
+    def best(self, least: float = 0.0) -> int:
+        """The treatment to tell of: of those that certainly gain, and `least` or more, the most
+        certain; where there is none, that of the largest lower bound. Of equals the larger gain.
+        """
+        counts = (self.low > 0) & (self.gain >= least)
+        certainty = np.where(counts, self.p_values, 1.0)
+        return int(np.lexsort((-self.gain, -self.low, certainty, ~counts))[0])
 
 
 def best_of_many(

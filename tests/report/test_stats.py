@@ -106,7 +106,7 @@ def test_the_least_p_is_that_of_the_sign_test() -> None:
     assert loss.p_equivalent == 0.0625 and loss.p_loss == 1
     signs = pvalues.sign_vectors(4, np.random.default_rng(0))
     best = compare.best_of_many(reference, reference + [[0], [1]], signs, np.arange(30) % 4)
-    assert best.best == 1 and best.p_value == 0.0625
+    assert best.best() == 1 and best.p_values[1] == 0.0625
     assert (best.low == -np.inf).all() and (best.high == np.inf).all()  # 95 % of four games: all
 
 
@@ -258,7 +258,7 @@ def test_best_of_many_by_hand() -> None:
     # 95 % none above. Off by d, t = 5 d / (40 + 5 d^2)^0.5, the same at d = 2.4 / 0.28^0.5.
     five = compare.best_of_many(np.zeros(5), np.array([[1.0, 3, 5, 7, 9]]),
                                 pvalues.sign_vectors(5, np.random.default_rng(0)))  # fmt: skip
-    assert five.p_value == 1 / 32
+    assert five.p_values.tolist() == [1 / 32]
     assert five.low == pytest.approx(5 - 2.4 / 0.28**0.5)
     assert five.high == pytest.approx(5 + 2.4 / 0.28**0.5)
 
@@ -269,16 +269,26 @@ def test_best_of_many_finds_a_planted_gain() -> None:
     treatments = reference + generator.standard_normal((15, 60))
     treatments[4] += 2
     found = compare.best_of_many(reference, treatments, pvalues.sign_vectors(60, generator))
-    assert found.best == 4 and found.p_value == found.p_values[4]
+    assert found.best() == 4
     assert (np.delete(found.p_values, 4) > 0.05).all()  # they have p-values of their own
-    assert found.low[4] > 0 and found.p_value < 0.01
+    assert found.low[4] > 0 and found.p_values[4] < 0.01
     assert (np.delete(found.low, 4) < 0).all()
+
+
+def test_the_best_is_the_most_certain_of_those_that_gain_enough() -> None:
+    values = {"gain": [4.8, 8.0, 9.0, 7.0], "low": [4.7, 5.0, -1.0, 3.0],
+              "high": [4.9, 9.0, 19.0, 9.0], "p_values": [0.001, 0.02, 0.3, 0.001]}  # fmt: skip
+    found = compare.BestOfMany(**{name: np.array(value) for name, value in values.items()})
+    assert found.best(5.0) == 3  # before 1, of the larger bound: less certain
+    assert found.best(7.5) == 1
+    assert found.best(8.5) == 1  # 2 gains more, but that is not certain: the largest bound
+    assert found.best() == 0
 
 
 def test_best_of_many_without_any_difference() -> None:
     signs = pvalues.sign_vectors(5, np.random.default_rng(0))
     found = compare.best_of_many(np.full(5, 500.0), np.full((3, 5), 500.0), signs)
-    assert found.p_value == 1 and (found.low == 0).all()
+    assert (found.p_values == 1).all() and (found.low == 0).all()
 
 
 def test_an_interval_in_words() -> None:

@@ -82,7 +82,8 @@ def _widths(name: str, policy: str, reference: pd.Series, widths: pd.DataFrame) 
 
 def sweet_spot_table(records: pd.DataFrame) -> pd.DataFrame:
     """Every policy's best width against fp32: policy, bits, episodes, trajectories, fp32, gain,
-    low, high, p_value, p_holm, sweet_spot.
+    low, high, p_value, p_holm, sweet_spot. Best is the most certain of those that gain enough
+    (`BestOfMany.best`), so that a certain but tiny gain of another width does not hide it.
 
     `low` and `high` hold for all widths of the policy at once (95 %); `p_holm` is corrected over
     policies as well. A sweet spot needs low > 0, p_holm <= 5 %, and a gain that is not within
@@ -95,12 +96,12 @@ def _table(policies: Sequence[Widths]) -> pd.DataFrame:
     rows = []
     for widths in policies:
         best = best_of_many(widths.reference, widths.returns, widths.signs, widths.clusters)
-        at = best.best
+        at = best.best(MARGIN * abs(widths.reference.mean()))
         rows.append({
             "policy": widths.policy, "bits": widths.bits[at], "episodes": len(widths.reference),
             "trajectories": int(widths.clusters.max()) + 1, "fp32": widths.reference.mean(),
             "gain": best.gain[at], "low": best.low[at], "high": best.high[at],
-            "p_value": best.p_value,
+            "p_value": best.p_values[at],
         })
     table = pd.DataFrame(rows)
     if len(table):
@@ -168,32 +169,33 @@ def _differ(policies: list[Widths]) -> Finding:
 
 
 def _exists(policies: list[Widths], against_wider: bool) -> Finding:
-    found = []
+    found, highest = [], []
     for widths in policies:
         labels, reference, treatments = _comparisons(widths, against_wider)
         if not labels:
             continue
         best = best_of_many(reference, treatments, widths.signs, widths.clusters)
         scale = abs(widths.reference.mean())
-        found.append((widths.policy, labels[best.best], scale, best))
+        at = best.best(MARGIN * scale)
+        gain = Interval(float(best.gain[at]), float(best.low[at]), float(best.high[at]))
+        found.append((widths.policy, labels[at], gain, gain.value / scale if scale else 0.0,
+                      float(best.p_values[at])))  # fmt: skip
+        highest.append(float(best.high.max()) / scale if scale else np.inf)
     if not found:
         return NOT_MEASURED
-    adjusted = np.array(holm([best.p_value for *_, best in found]))
-    relative = np.array([best.gain[best.best] / s if s else 0.0 for _, _, s, best in found])
-    certain = np.array([best.low[best.best] > 0 for *_, best in found]) & (adjusted <= ALPHA)
+    adjusted = holm([p for *_, p in found])
+    relative = np.array([share for *_, share, _ in found])
+    certain = np.array([gain.low > 0 for _, _, gain, *_ in found]) & (adjusted <= ALPHA)
     spots = certain & (relative >= MARGIN)
     # The most certain one of those that count, else of those that are certain but too small.
     first = int(np.lexsort((-relative, adjusted, ~certain, ~spots))[0])
-    policy, label, scale, best = found[first]
-    at = best.best
+    policy, label, interval, *_ = found[first]
     fewest = min(len(widths.reference) for widths in policies)
-    ceiling = max(float((best.high / s).max()) if s else np.inf for _, _, s, best in found)
     verdict: Verdict = "inconclusive"
     if fewest >= MIN_EPISODES and spots.any():
         verdict = "reproduced"
-    elif fewest >= MIN_EPISODES and ceiling < MARGIN:
+    elif fewest >= MIN_EPISODES and max(highest) < MARGIN:
         verdict = "not reproduced"
-    interval = Interval(float(best.gain[at]), float(best.low[at]), float(best.high[at]))
     text = (
         f"best of {len(found)} policies: {policy} gains {interval} ({relative[first]:.1%}) at "
         f"{label}, corrected p = {adjusted[first]:.3g}"
