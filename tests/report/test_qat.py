@@ -251,6 +251,17 @@ def test_against_ptq_and_float32():
     assert qat.rules.qat_beats_ptq(planted(better)).verdict == "not reproduced"
 
 
+@pytest.mark.parametrize(
+    ("gain", "verdict"), [(0.06, "reproduced"), (0.03, "reproduced"), (-0.03, "not reproduced")]
+)
+def test_a_certain_gain_counts_for_better_however_small(gain, verdict):
+    frame = planted(lambda _, way: -gain * (way == qat.gains.minmax(8)), n_seeds=5)
+    for rule in (qat.rules.qat_beats_ptq, qat.rules.qat_beats_fp32):
+        found = rule(frame)
+        assert found.verdict == verdict
+        assert f"certainly not by 5 % in {3 * (gain < 0.05)}" in found.measured
+
+
 def test_a_policy_that_cannot_gain_is_left_out_and_named():
     """At the most its task gives every training earns the same: that is nothing against QAT."""
     full = planted(none, policies=["ppo-CartPole-v1"], noise=0.0)
