@@ -7,8 +7,17 @@ from dataclasses import dataclass
 import numpy as np
 
 from quarl_nb.errors import QuarlError
-from quarl_nb.report.pvalues import FEW, share, sign_flip_p
-from quarl_nb.report.stats import ALPHA, MARGIN, Floats, Interval, Labels, percentile_interval
+from quarl_nb.report.pvalues import FEW, least_p, share, sign_flip_p
+from quarl_nb.report.stats import (
+    ALPHA,
+    MARGIN,
+    ROUNDING,
+    Floats,
+    Interval,
+    Labels,
+    alike,
+    percentile_interval,
+)
 
 
 def paired_difference(x: Floats, y: Floats, weights: Floats, confidence: float = 0.95) -> Interval:
@@ -87,7 +96,8 @@ class BestOfMany:
     """Gains of many treatments over one reference, corrected for looking at all of them.
 
     Arrays of shape [treatments]; `low` and `high` are one-sided bounds that hold for all
-    treatments at once (95 % each), and `p_values` are adjusted for all of them.
+    treatments at once (95 % each; infinite where clusters are too few, or one is nearly all), and
+    `p_values` are adjusted for all of them.
     """
 
     gain: Floats
@@ -95,44 +105,65 @@ class BestOfMany:
     high: Floats
     p_values: Floats
 
-    @property
-    def best(self) -> int:
-        """The treatment with the largest corrected lower bound."""
-        return int(np.argmax(self.low))
-
-    @property
-    def p_value(self) -> float:
-        """Of `best`."""
-        return float(self.p_values[self.best])
+    def best(self, least: float = 0.0) -> int:
+        """The treatment to tell of: of those that certainly gain, and `least` or more, the most
+        certain; where there is none, that of the largest lower bound. Of equals the larger gain.
+        """
+        counts = (self.low > 0) & (self.gain >= least)
+        certainty = np.where(counts, self.p_values, 1.0)
+        return int(np.lexsort((-self.gain, -self.low, certainty, ~counts))[0])
 
 
 def best_of_many(
-    reference: Floats, treatments: Floats, weights: Floats, alpha: float = ALPHA,
-    least: float = 0.0,
+    reference: Floats, treatments: Floats, signs: Floats, clusters: Labels | None = None,
+    alpha: float = ALPHA,
 ) -> BestOfMany:
-    """Simultaneous bounds for the gains, from the bootstrap maximum of studentized differences.
+    """Simultaneous p-values and bounds for the gains, from the largest t under flipped signs.
 
-    Single-step max-t of Westfall & Young 1993; the paired episodes keep the treatments'
-    correlation, so the correction is no larger than it must be. `alpha` is one-sided.
+    Single-step max-t of Westfall & Young 1993, t being the sum of a treatment's gains over the
+    root of their sum of squares, by clusters. A flip takes a cluster's sign in all treatments,
+    which keeps their correlation, so that the correction is no larger than it must be. The level
+    holds for few clusters too, where the largest of bootstrapped means is too certain: of six and
+    15 treatments that gain nothing, one in three times. `alpha` is one-sided.
 
     Args:
         reference: returns, shape [episodes].
         treatments: returns over the same episodes, shape [treatments, episodes].
-        weights: `bootstrap_weights` of the episodes.
-        least: no p-value is smaller (`least_p` of the independent episodes).
+        signs: `sign_vectors` of the clusters.
+        clusters: which episodes depend on one another, as `bootstrap_weights` takes them.
     """
     gains = np.asarray(treatments, float) - np.asarray(reference, float)
+    labels = np.arange(gains.shape[1]) if clusters is None else clusters
+    sums = np.array([np.bincount(labels, row) for row in gains])
+    t = _flipped(sums, signs)
+    p_values = (t.max(axis=1)[:, None] >= t[0] - ROUNDING).mean(axis=0)
     mean = gains.mean(axis=1)
-    error = gains.std(axis=1, ddof=1) / np.sqrt(gains.shape[1])
-    # A treatment that differs by a constant has no error: its bound is its mean.
-    scale = np.where(error > 0, error, 1.0)
-    centred = ((weights @ gains.T) - mean) / scale
-    top = centred.max(axis=1)
-    radius = np.quantile(top, 1 - alpha) * error
-    radius_above = np.quantile((-centred).max(axis=1), 1 - alpha) * error
-    observed = np.where(error > 0, mean / scale, np.where(mean > 0, np.inf, 0.0))
-    p_values = np.array([max(least, share(top >= each)) for each in observed])
-    return BestOfMany(mean, mean - radius, mean + radius_above, p_values)
+    radius = _radius(sums, mean, np.bincount(labels), signs, alpha)
+    return BestOfMany(mean, mean - radius, mean + radius, p_values)
+
+
+def _radius(
+    sums: Floats, mean: Floats, sizes: Labels, signs: Floats, alpha: float
+) -> Floats:
+    """How far from its mean each gain can lie, shape [treatments], by clusters of these sizes.
+
+    What is flipped is what the means leave: bounds are for whatever gain there is, not for none.
+    """
+    if least_p(len(sizes)) > alpha:
+        return np.full(len(sums), np.inf)
+    left = np.where(alike(sums / sizes)[:, None], 0.0, sums - mean[:, None] * sizes)
+    error = np.linalg.norm(left, axis=1) / sizes.sum()
+    top = float(np.quantile(_flipped(left, signs).max(axis=1), 1 - alpha, method="higher"))
+    # Of a gain that lies d off, t = d / (error^2 + d^2 / equal)^0.5, as of so many equal clusters.
+    equal = sizes.sum() ** 2 / (sizes @ sizes)
+    reach = top / np.sqrt(1 - top**2 / equal) if top**2 < equal else np.inf
+    return np.multiply(error, reach, out=np.zeros_like(error), where=error > 0)
+
+
+def _flipped(x: Floats, signs: Floats) -> Floats:
+    """t of every row of `x` [treatments, clusters] under `signs`: [vectors, treatments]."""
+    size = np.linalg.norm(x, axis=1)
+    return signs @ (x.T / np.where(size > 0, size, 1.0))
 
 
 def _check_paired(x: Floats, y: Floats) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from quarl_nb.errors import QuarlError
+from quarl_nb.paths import project_root, read_object
 from quarl_nb.report.compare import relative_loss
 from quarl_nb.report.stats import RESAMPLES, Floats, Labels, bootstrap_weights, percentile_interval
 
@@ -175,14 +176,20 @@ def trajectories_of(record: pd.Series, n: int | None = None) -> Labels:
 
     Without sticky actions a deterministic policy plays few games of an Atari game, each begun a
     few no-ops earlier or later (Machado et al. 2018, "Revisiting the Arcade Learning
-    Environment"): the same return, and lengths at most `NOOP_STEPS` apart. Everywhere else the
-    start is drawn from a continuum, and every episode stands for itself.
+    Environment"): the same return, and lengths at most `NOOP_STEPS` apart. Everywhere else every
+    episode stands for itself: the start is drawn from a continuum, or the policy draws its actions,
+    and games that end alike do so by chance.
 
     Args:
-        record: env_id, returns and lengths; of fp32, so that all precisions share the labels.
+        record: env_id, policy where known, returns and lengths; of fp32, so that all precisions
+            share the labels.
+
+    Raises:
+        QuarlError: the policy's file is damaged.
     """
     returns = returns_of(record)[:n]
-    if not _DETERMINISTIC.search(str(record["env_id"])) or "lengths" not in record:
+    repeats = _DETERMINISTIC.search(str(record["env_id"])) and not _samples(record.get("policy"))
+    if not repeats or "lengths" not in record:
         return np.arange(len(returns))
     lengths = np.asarray(record["lengths"], int)[:n]
     labels = np.zeros(len(returns), int)
@@ -193,6 +200,16 @@ def trajectories_of(record: pd.Series, n: int | None = None) -> Labels:
             first, label = i, label + 1
         labels[i] = label
     return labels
+
+
+def _samples(policy: object) -> bool:
+    """Whether the file of this policy says that it draws its actions (the head `sample`).
+
+    One without a file counts as deterministic: that makes intervals wider, never narrower.
+    """
+    file = project_root() / "data" / "policies" / str(policy) / "policy.json"
+    head = read_object(file).get("spec", {}).get("head", {})
+    return bool(head.get("kind") == "sample")
 
 
 def _check_seeds(reference: pd.Series, record: pd.Series) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from quarl_nb.report.stats import Floats
+from quarl_nb.report.stats import RESAMPLES, Floats
 
 FEW = 12  # independent differences, up to which `sign_flip_p` is worth its 2^n signs
 
@@ -21,6 +21,19 @@ def least_p(clusters: int) -> float:
     return 0.5**clusters
 
 
+def sign_vectors(n: int, generator: np.random.Generator, resamples: int = RESAMPLES) -> Floats:
+    """The signs that n independent differences could as well have, shape [vectors, n] of 1 and -1.
+
+    All 2^n for up to `FEW`, else `resamples` random ones. The first are all 1, as observed: so the
+    share of vectors that reach what was observed is a p-value, and never 0.
+    """
+    if n <= FEW:
+        return _all_signs(n)
+    signs = generator.choice([-1.0, 1.0], (resamples, n))
+    signs[0] = 1.0
+    return signs
+
+
 def sign_flip_p(differences: NDArray[np.floating]) -> float:
     """One-sided p-value of "the differences lie symmetrically around 0": small where their mean is
     above.
@@ -30,9 +43,12 @@ def sign_flip_p(differences: NDArray[np.floating]) -> float:
     says).
     """
     x = np.asarray(differences, float)
-    signs = 1 - 2 * (np.arange(2 ** len(x))[:, None] >> np.arange(len(x)) & 1)
     rounding = 1e-9 * np.abs(x).sum()
-    return float(np.mean(signs @ x >= x.sum() - rounding))
+    return float(np.mean(_all_signs(len(x)) @ x >= x.sum() - rounding))
+
+
+def _all_signs(n: int) -> Floats:
+    return np.where(np.arange(2**n)[:, None] >> np.arange(n) & 1, -1.0, 1.0)
 
 
 def permutation_p(

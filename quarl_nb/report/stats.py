@@ -17,6 +17,7 @@ RESAMPLES = 4000
 # below 5 % of the fp32 return is one that the paper itself counts as none.
 MARGIN = 0.05
 ALPHA = 0.05
+ROUNDING = 1e-9  # a difference this small, in parts of the larger of value and 1, is none
 Z_95 = 1.959964  # of the normal distribution
 
 
@@ -32,6 +33,15 @@ class Interval:
         if math.isnan(self.low):
             return f"{self.value:.4g}"
         return f"{self.value:.4g} [{self.low:.4g}, {self.high:.4g}]"
+
+
+def alike(x: Floats) -> NDArray[np.bool_]:
+    """Whether the values along the last axis differ by no more than their rounding.
+
+    0.1 three times has a standard deviation of 1e-17: small, not 0.
+    """
+    x = np.asarray(x, float)
+    return np.ptp(x, axis=-1) <= ROUNDING * np.maximum(1.0, np.abs(x).max(axis=-1))
 
 
 def wilson(successes: int, n: int) -> Interval:

@@ -162,6 +162,21 @@ def test_a_certain_but_tiny_gain_is_no_sweet_spot(records) -> None:
     assert found.verdict == "not reproduced" and "(0.2%) at 5 bits" in found.measured
 
 
+def test_a_certain_but_tiny_gain_hides_no_sweet_spot_of_another_width(records) -> None:
+    frame = records(lambda *_: 0.0, ("affine4", "affine6", "affine8"),
+                    {"ppo-X-v0": ("ppo", "X-v0", 100.0)}, episodes=100)  # fmt: skip
+    generator = np.random.default_rng(0)
+    base = np.array(frame.loc[frame["precision"] == "fp32", "returns"].item())
+    for precision, gain, noise in (("affine8", 4.8, 0.1), ("affine6", 8.0, 20.0)):
+        (at,) = frame.index[frame["precision"] == precision]
+        frame.at[at, "returns"] = list(base + gain + noise * generator.standard_normal(100))
+    (row,) = sweet_spots.sweet_spot_table(frame).to_dict("records")
+    assert (row["bits"], row["sweet_spot"]) == (6, True)
+    assert row["low"] < 4.7  # the lower bound of 8 bits, which gain less than 5 %
+    found = sweet_spots.sweet_spot_exists(frame)
+    assert found.verdict == "reproduced" and "at 6 bits" in found.measured
+
+
 def test_the_better_of_two_broken_policies_is_no_sweet_spot(records) -> None:
     losses = {"affine2": 0.6, "affine3": 0.9}
     frame = records(lambda _, precision, __: losses.get(precision, 0.0), WIDTHS)

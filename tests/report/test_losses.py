@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -79,6 +82,27 @@ def test_games_begun_some_no_ops_later_are_one_trajectory() -> None:
 def test_where_chance_sets_the_start_episodes_that_end_alike_stay_distinct(env_id: str) -> None:
     assert trajectories_of(pd.Series(PONG | {"env_id": env_id})).tolist() == list(range(6))
     assert trajectories_of(pd.Series({**PONG, "env_id": env_id, "lengths": [9] * 6})).max() == 5
+
+
+def test_a_policy_that_draws_its_actions_repeats_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for policy, head in (("drawn", "sample"), ("largest", "argmax")):
+        file = tmp_path / "data" / "policies" / policy / "policy.json"
+        file.parent.mkdir(parents=True)
+        file.write_text(json.dumps({"spec": {"head": {"kind": head}}}))
+    monkeypatch.chdir(tmp_path)
+    assert trajectories_of(pd.Series(PONG | {"policy": "drawn"})).tolist() == list(range(6))
+    for policy in ("largest", "public/without-a-file"):
+        assert trajectories_of(pd.Series(PONG | {"policy": policy})).max() == 3
+
+
+def test_the_projects_own_policies_tell_which_of_them_draw() -> None:
+    def trajectories(policy: str) -> int:
+        return int(trajectories_of(pd.Series(PONG | {"policy": policy})).max()) + 1
+
+    assert trajectories("a2c-SeaquestNoFrameskip-v4") == 6
+    assert trajectories("ppo-PongNoFrameskip-v4") == trajectories("dqn-PongNoFrameskip-v4") == 4
 
 
 def test_thirty_episodes_of_two_games_are_as_uncertain_as_two_games() -> None:

@@ -73,6 +73,16 @@ def test_seeds_are_tested_by_students_t():
     assert seeds.p_above([5.0] * 3, 4.9) == 0.125 and seeds.p_above([5.0] * 3, 5.0) == 1.0
 
 
+@pytest.mark.parametrize("value", [0.1, 0.3, 0.7, 1234.1])
+def test_seeds_that_are_all_alike_decide_no_more_than_their_signs(value):
+    # As floats three of 0.1 have a mean of 0.10000000000000002 and a deviation of 1e-17.
+    x = [value, value * (1 + 1e-15), value]
+    assert seeds.p_above(x, value - 0.05) == 0.125
+    assert seeds.p_above(x, value) == seeds.p_above(x, value + 0.05) == 1.0
+    spread = [value - 1e-6, value, value + 1e-6]  # far above rounding: Student's
+    assert seeds.p_above(spread, value - 0.05) < 1e-6
+
+
 def test_gains_are_taken_seed_by_seed():
     frame = planted(none, policies=["a2c-CartPole-v1"], noise=0.0)
     for seed, (fp32, four) in enumerate([(100.0, 90.0), (200.0, 200.0), (300.0, 310.0)]):
@@ -108,6 +118,48 @@ def test_the_table_tells_losses():
     tidy, shown = qat.gains.qat_tables(planted(knee, n_seeds=1))
     assert "[" not in shown.loc["PPO CartPole", "4 bits"]
     assert all(len(table) == 0 for table in qat.gains.qat_tables(pd.DataFrame()))
+
+
+def of_seed(value: dict[int, float], way: qat.gains.Way, frame: pd.DataFrame) -> pd.DataFrame:
+    """The records with the returns of this way set by seed; its other seeds are gone."""
+    ours = (frame[qat.gains.WAY] == list(way)).all(axis=1)
+    frame = frame[~ours | frame["seed"].isin(list(value))].copy()
+    ours = ours[frame.index]
+    frame.loc[ours, "returns"] = frame[ours]["seed"].map(lambda seed: [value[seed]] * 30)
+    return frame
+
+
+def five_seeds_of_fp32_three_of_4_bits() -> pd.DataFrame:
+    frame = planted(none, policies=["a2c-CartPole-v1"], n_seeds=5)
+    frame = of_seed({0: 100.0, 1: 200, 2: 300, 3: 400, 4: 500}, qat.gains.FP32, frame)
+    return of_seed({0: 90.0, 2: 310, 4: 500, 7: 9000}, qat.gains.minmax(4), pd.concat([
+        frame, frame[frame["precision"] == "affine4"].head(1).assign(seed=7, key="another")
+    ], ignore_index=True))  # fmt: skip
+
+
+def test_mean_and_interval_are_over_the_seeds_that_float32_has_too():
+    tidy, shown = qat.gains.qat_tables(five_seeds_of_fp32_three_of_4_bits())
+    row = tidy[(tidy["precision"] == "affine4") & (tidy["method"] == "minmax")].iloc[0]
+    interval = seeds.over_seeds([90.0, 310.0, 500.0])
+    assert (row["seeds"], row["mean"], row["reference"]) == (3, 300, 300)
+    assert (row["mean_low"], row["mean_high"]) == (interval.low, interval.high)
+    assert shown.loc["A2C CartPole", "4 bits"].endswith("] (seeds: 3)")
+    assert shown.loc["A2C CartPole", "fp32"].startswith("300.0 [")
+    assert "seeds" not in shown.loc["A2C CartPole", "fp32"]
+
+
+def test_figure_5_compares_the_seeds_that_all_ways_of_a_panel_have():
+    frame = five_seeds_of_fp32_three_of_4_bits()
+    frame = of_seed({0: 90.0, 4: 500}, qat.gains.minmax(4), frame)
+    norm = frame[frame["precision"] == "fp32"].head(1).assign(regularizer="layer_norm", key="norm")
+    others = planted(none, policies=["ppo-CartPole-v1"])
+    _, points = qat.figures.figure5(pd.concat([frame, norm, others], ignore_index=True))
+    assert points.groupby("policy")["seeds"].agg(set).to_dict() == {
+        "a2c-CartPole-v1": {2}, "ppo-CartPole-v1": {3}}  # fmt: skip
+    ours = points[points["policy"] == "a2c-CartPole-v1"].set_index("method")
+    assert ours.loc["none", ["mean", "seed_means"]].tolist() == [300, "100 500"]  # of 0 and 4
+    four = points[(points["precision"] == "affine4") & (points["method"] == "minmax")]
+    assert four["mean"].iloc[0] == 295 and four["reference"].iloc[0] == 300
 
 
 def test_eight_bits_beside_ptq_and_float32():
@@ -239,6 +291,17 @@ def test_against_ptq_and_float32():
     assert found.verdict == "reproduced" and "in 2 of 3 policies" in found.measured
     # In one policy QAT does not improve: "consistently" does not hold.
     assert qat.rules.qat_beats_ptq(planted(better)).verdict == "not reproduced"
+
+
+@pytest.mark.parametrize(
+    ("gain", "verdict"), [(0.06, "reproduced"), (0.03, "reproduced"), (-0.03, "not reproduced")]
+)
+def test_a_certain_gain_counts_for_better_however_small(gain, verdict):
+    frame = planted(lambda _, way: -gain * (way == qat.gains.minmax(8)), n_seeds=5)
+    for rule in (qat.rules.qat_beats_ptq, qat.rules.qat_beats_fp32):
+        found = rule(frame)
+        assert found.verdict == verdict
+        assert f"certainly not by 5 % in {3 * (gain < 0.05)}" in found.measured
 
 
 def test_a_policy_that_cannot_gain_is_left_out_and_named():

@@ -104,8 +104,10 @@ def test_the_least_p_is_that_of_the_sign_test() -> None:
     weights = stats.bootstrap_weights(30, np.random.default_rng(0), 2000)
     loss = compare.relative_loss(reference, reference, weights, clusters=np.arange(30) % 4)
     assert loss.p_equivalent == 0.0625 and loss.p_loss == 1
-    best = compare.best_of_many(reference, reference[None] + 1, weights, least=0.0625)
-    assert best.p_value == 0.0625
+    signs = pvalues.sign_vectors(4, np.random.default_rng(0))
+    best = compare.best_of_many(reference, reference + [[0], [1]], signs, np.arange(30) % 4)
+    assert best.best() == 1 and best.p_values[1] == 0.0625
+    assert (best.low == -np.inf).all() and (best.high == np.inf).all()  # 95 % of four games: all
 
 
 def test_sign_flips_by_hand() -> None:
@@ -195,19 +197,70 @@ def test_holm_by_hand() -> None:
     assert pvalues.holm([0.9, 0.8]) == pytest.approx([1, 1])
 
 
-def test_best_of_many_keeps_its_level_where_looking_at_each_does_not() -> None:
-    generator = np.random.default_rng(11)
-    corrected = single = 0
-    for _ in range(250):
-        reference = generator.standard_normal(40)
-        treatments = generator.standard_normal((15, 40))
-        weights = stats.bootstrap_weights(40, generator, 400)
-        found = compare.best_of_many(reference, treatments, weights)
-        corrected += bool(found.low.max() > 0)
-        alone = [compare.best_of_many(reference, row[None], weights).low[0] for row in treatments]
-        single += max(alone) > 0
-    assert corrected / 250 < 0.10
-    assert single / 250 > 0.25
+def test_sign_vectors_are_all_there_are_or_random_ones() -> None:
+    few = pvalues.sign_vectors(3, np.random.default_rng(0))
+    assert len({*map(tuple, few)}) == 8 and (few[0] == 1).all()
+    many = pvalues.sign_vectors(20, np.random.default_rng(0), 5000)
+    assert many.shape == (5000, 20) and set(np.unique(many)) == {-1, 1} and (many[0] == 1).all()
+    assert np.abs(many.T @ many / 5000 - np.eye(20)).max() < 0.07  # even, and independent
+
+
+def false_gains(k: int, repeats: int = 1, trials: int = 600) -> tuple[float, float, float]:
+    """Of 15 treatments like the reference over k independent games: how often one has p <= 5 %,
+    one a lower bound above 0, and one a bound above 0 if each is looked at alone."""
+    generator = np.random.default_rng(k)
+    clusters = np.repeat(np.arange(k), repeats)
+    by_p = by_bound = single = 0
+    for trial in range(trials):
+        reference, *treatments = generator.standard_normal((16, k))[:, clusters]
+        signs = pvalues.sign_vectors(k, generator, 400)
+        found = compare.best_of_many(reference, np.array(treatments), signs, clusters)
+        by_p += found.p_values.min() <= 0.05
+        by_bound += found.low.max() > 0
+        if trial < 100:
+            single += any(compare.best_of_many(reference, row[None], signs, clusters).low[0] > 0
+                          for row in treatments)
+    return by_p / trials, by_bound / trials, single / 100
+
+
+@pytest.mark.parametrize(("k", "repeats"), [(6, 5), (10, 3), (30, 1), (40, 1)])
+def test_best_of_many_keeps_its_level_where_looking_at_each_does_not(k: int, repeats: int) -> None:
+    # Three standard errors of 600 trials are 0.027. The bootstrap's level was 0.32 at k = 6.
+    by_p, by_bound, single = false_gains(k, repeats)
+    assert by_p <= 0.077 and by_bound <= 0.077
+    assert single > 0.15
+
+
+def test_bounds_hold_for_all_treatments_at_once_whatever_they_gain() -> None:
+    """Also beside treatments that lose much, and where games are not repeated equally often."""
+    generator = np.random.default_rng(7)
+    truth = np.array([-5.0] * 8 + [0.0, 0.0, 0.0, 3.0])
+    clusters = np.repeat(np.arange(10), [10, 6, 4, 3, 2, 1, 1, 1, 1, 1])
+    misses = np.zeros(2)
+    for _ in range(600):
+        gains = (generator.standard_normal((12, 10)) + truth[:, None])[:, clusters]
+        signs = pvalues.sign_vectors(10, generator)
+        found = compare.best_of_many(np.zeros(len(clusters)), gains, signs, clusters)
+        misses += [(found.low > truth).any(), (found.high < truth).any()]
+    assert (misses / 600 <= 0.077).all()
+
+
+def test_best_of_many_by_hand() -> None:
+    """One treatment: sums of (1, 2, -1), three flips of eight as high (`sign_flip_p`)."""
+    signs = pvalues.sign_vectors(3, np.random.default_rng(0))
+    found = compare.best_of_many(np.zeros(3), np.array([[1.0, 2, -1]]), signs)
+    assert found.p_values.tolist() == [3 / 8]
+    # Beside (0, 1, 0): t = 2 / 6^0.5 and 1. With the second sign + one of both is 1 or more, with
+    # - the first is 0 at the most.
+    both = compare.best_of_many(np.zeros(3), np.array([[1.0, 2, -1], [0, 1, 0]]), signs)
+    assert both.p_values.tolist() == [1 / 2, 1 / 2]
+    # The means of 1, 3, ..., 9 leave -4 to 4: of 32 flips two have the largest t, 12 / 40^0.5, and
+    # 95 % none above. Off by d, t = 5 d / (40 + 5 d^2)^0.5, the same at d = 2.4 / 0.28^0.5.
+    five = compare.best_of_many(np.zeros(5), np.array([[1.0, 3, 5, 7, 9]]),
+                                pvalues.sign_vectors(5, np.random.default_rng(0)))  # fmt: skip
+    assert five.p_values.tolist() == [1 / 32]
+    assert five.low == pytest.approx(5 - 2.4 / 0.28**0.5)
+    assert five.high == pytest.approx(5 + 2.4 / 0.28**0.5)
 
 
 def test_best_of_many_finds_a_planted_gain() -> None:
@@ -215,17 +268,27 @@ def test_best_of_many_finds_a_planted_gain() -> None:
     reference = 10 * generator.standard_normal(60)
     treatments = reference + generator.standard_normal((15, 60))
     treatments[4] += 2
-    found = compare.best_of_many(reference, treatments, stats.bootstrap_weights(60, generator))
-    assert found.best == 4 and found.p_value == found.p_values[4]
+    found = compare.best_of_many(reference, treatments, pvalues.sign_vectors(60, generator))
+    assert found.best() == 4
     assert (np.delete(found.p_values, 4) > 0.05).all()  # they have p-values of their own
-    assert found.low[4] > 0 and found.p_value < 0.01
+    assert found.low[4] > 0 and found.p_values[4] < 0.01
     assert (np.delete(found.low, 4) < 0).all()
 
 
+def test_the_best_is_the_most_certain_of_those_that_gain_enough() -> None:
+    values = {"gain": [4.8, 8.0, 9.0, 7.0], "low": [4.7, 5.0, -1.0, 3.0],
+              "high": [4.9, 9.0, 19.0, 9.0], "p_values": [0.001, 0.02, 0.3, 0.001]}  # fmt: skip
+    found = compare.BestOfMany(**{name: np.array(value) for name, value in values.items()})
+    assert found.best(5.0) == 3  # before 1, of the larger bound: less certain
+    assert found.best(7.5) == 1
+    assert found.best(8.5) == 1  # 2 gains more, but that is not certain: the largest bound
+    assert found.best() == 0
+
+
 def test_best_of_many_without_any_difference() -> None:
-    weights = stats.bootstrap_weights(5, np.random.default_rng(0), 20)
-    found = compare.best_of_many(np.full(5, 500.0), np.full((3, 5), 500.0), weights)
-    assert found.p_value == 1 and (found.low == 0).all()
+    signs = pvalues.sign_vectors(5, np.random.default_rng(0))
+    found = compare.best_of_many(np.full(5, 500.0), np.full((3, 5), 500.0), signs)
+    assert (found.p_values == 1).all() and (found.low == 0).all()
 
 
 def test_an_interval_in_words() -> None:

@@ -17,8 +17,8 @@ import pandas as pd
 from quarl_nb.report.compare import best_of_many
 from quarl_nb.report.findings import MIN_EPISODES, NOT_MEASURED, Finding, Verdict, keys_of
 from quarl_nb.report.losses import bits_of, ptq_records, returns_of, trajectories_of
-from quarl_nb.report.pvalues import holm, least_p
-from quarl_nb.report.stats import ALPHA, MARGIN, Floats, Interval, bootstrap_weights
+from quarl_nb.report.pvalues import holm, sign_vectors
+from quarl_nb.report.stats import ALPHA, MARGIN, Floats, Interval, Labels, bootstrap_weights
 from quarl_nb.report.untrained import fp32_never_learned, leave_out, none_learned
 
 MIN_WIDTHS = 3
@@ -28,15 +28,17 @@ MIN_WIDTHS = 3
 class Widths:
     """Returns of one policy at fp32 (shape [episodes]) and at every width [widths, episodes].
 
-    `weights` are its bootstrap's, `trajectories` how many of the episodes are distinct.
+    `clusters` tell which episodes repeat one another (`trajectories_of`), `weights` are their
+    bootstrap's and `signs` those of their sign flips.
     """
 
     policy: str
     bits: tuple[int, ...]
     reference: Floats
     returns: Floats
+    clusters: Labels
     weights: Floats
-    trajectories: int
+    signs: Floats
     keys: tuple[str, ...]
 
 
@@ -72,14 +74,16 @@ def _widths(name: str, policy: str, reference: pd.Series, widths: pd.DataFrame) 
     return Widths(
         policy, tuple(int(bits) for bits in widths["bits"]), base[:n],
         np.stack([array[:n] for array in arrays]),
-        bootstrap_weights(n, generator, clusters=clusters), int(clusters.max()) + 1,
+        clusters, bootstrap_weights(n, generator, clusters=clusters),
+        sign_vectors(int(clusters.max()) + 1, generator),
         (str(reference["key"]), *widths["key"].astype(str)),
     )
 
 
 def sweet_spot_table(records: pd.DataFrame) -> pd.DataFrame:
     """Every policy's best width against fp32: policy, bits, episodes, trajectories, fp32, gain,
-    low, high, p_value, p_holm, sweet_spot.
+    low, high, p_value, p_holm, sweet_spot. Best is the most certain of those that gain enough
+    (`BestOfMany.best`), so that a certain but tiny gain of another width does not hide it.
 
     `low` and `high` hold for all widths of the policy at once (95 %); `p_holm` is corrected over
     policies as well. A sweet spot needs low > 0, p_holm <= 5 %, and a gain that is not within
@@ -91,14 +95,13 @@ def sweet_spot_table(records: pd.DataFrame) -> pd.DataFrame:
 def _table(policies: Sequence[Widths]) -> pd.DataFrame:
     rows = []
     for widths in policies:
-        best = best_of_many(widths.reference, widths.returns, widths.weights,
-                            least=least_p(widths.trajectories))
-        at = best.best
+        best = best_of_many(widths.reference, widths.returns, widths.signs, widths.clusters)
+        at = best.best(MARGIN * abs(widths.reference.mean()))
         rows.append({
             "policy": widths.policy, "bits": widths.bits[at], "episodes": len(widths.reference),
-            "trajectories": widths.trajectories, "fp32": widths.reference.mean(),
+            "trajectories": int(widths.clusters.max()) + 1, "fp32": widths.reference.mean(),
             "gain": best.gain[at], "low": best.low[at], "high": best.high[at],
-            "p_value": best.p_value,
+            "p_value": best.p_values[at],
         })
     table = pd.DataFrame(rows)
     if len(table):
@@ -166,33 +169,33 @@ def _differ(policies: list[Widths]) -> Finding:
 
 
 def _exists(policies: list[Widths], against_wider: bool) -> Finding:
-    found = []
+    found, highest = [], []
     for widths in policies:
         labels, reference, treatments = _comparisons(widths, against_wider)
         if not labels:
             continue
-        best = best_of_many(reference, treatments, widths.weights,
-                            least=least_p(widths.trajectories))
+        best = best_of_many(reference, treatments, widths.signs, widths.clusters)
         scale = abs(widths.reference.mean())
-        found.append((widths.policy, labels[best.best], scale, best))
+        at = best.best(MARGIN * scale)
+        gain = Interval(float(best.gain[at]), float(best.low[at]), float(best.high[at]))
+        found.append((widths.policy, labels[at], gain, gain.value / scale if scale else 0.0,
+                      float(best.p_values[at])))  # fmt: skip
+        highest.append(float(best.high.max()) / scale if scale else np.inf)
     if not found:
         return NOT_MEASURED
-    adjusted = np.array(holm([best.p_value for *_, best in found]))
-    relative = np.array([best.gain[best.best] / s if s else 0.0 for _, _, s, best in found])
-    certain = np.array([best.low[best.best] > 0 for *_, best in found]) & (adjusted <= ALPHA)
+    adjusted = holm([p for *_, p in found])
+    relative = np.array([share for *_, share, _ in found])
+    certain = np.array([gain.low > 0 for _, _, gain, *_ in found]) & (adjusted <= ALPHA)
     spots = certain & (relative >= MARGIN)
     # The most certain one of those that count, else of those that are certain but too small.
     first = int(np.lexsort((-relative, adjusted, ~certain, ~spots))[0])
-    policy, label, scale, best = found[first]
-    at = best.best
+    policy, label, interval, *_ = found[first]
     fewest = min(len(widths.reference) for widths in policies)
-    ceiling = max(float((best.high / s).max()) if s else np.inf for _, _, s, best in found)
     verdict: Verdict = "inconclusive"
     if fewest >= MIN_EPISODES and spots.any():
         verdict = "reproduced"
-    elif fewest >= MIN_EPISODES and ceiling < MARGIN:
+    elif fewest >= MIN_EPISODES and max(highest) < MARGIN:
         verdict = "not reproduced"
-    interval = Interval(float(best.gain[at]), float(best.low[at]), float(best.high[at]))
     text = (
         f"best of {len(found)} policies: {policy} gains {interval} ({relative[first]:.1%}) at "
         f"{label}, corrected p = {adjusted[first]:.3g}"

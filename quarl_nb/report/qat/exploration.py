@@ -13,7 +13,15 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from quarl_nb.report.losses import policy_label
-from quarl_nb.report.qat.gains import FP32, WAY, Way, minmax, trained_in, way_label
+from quarl_nb.report.qat.gains import (
+    FP32,
+    WAY,
+    Way,
+    minmax,
+    shared_seeds,
+    trained_in,
+    way_label,
+)
 from quarl_nb.report.seeds import over_seeds
 from quarl_nb.report.style import (
     CYCLE,
@@ -114,9 +122,8 @@ def _kinds(
         panels = {}
         for policy in policies:
             rows = curves[curves["policy"] == policy]
-            seeds = [{*trained_in(rows, way)["seed"]} for way in ways]
-            shared = set.intersection(*filter(None, seeds)) if any(seeds[1:]) else set()
-            if shared:
+            shared = shared_seeds(rows, ways)
+            if shared and any(len(trained_in(rows, way)) for way in ways[1:]):
                 panels[policy] = rows[rows["seed"].isin(shared)]
         if panels:
             found.append((ways, panels))

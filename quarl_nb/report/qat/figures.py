@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from quarl_nb.report.losses import policy_label
-from quarl_nb.report.qat.gains import PTQ, WAY, trainings, way_table
+from quarl_nb.report.qat.gains import PTQ, WAY, shared_seeds, trainings, way_table
 from quarl_nb.report.style import (
     BLACK,
     BLUE,
@@ -32,19 +32,20 @@ KNEE = (4.9, 6.1)  # "until 5/6-bit quantization": between 5 and 6 bits
 def figure5(records: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
     """Return against the bits trained with, a panel a policy, as Figure 5 of the paper.
 
-    Lines join the means over training seeds, dots are the trainings: Student's interval of three
-    that differ much would be taller than the panel. The table beside the figure has it.
+    Lines join the means over the training seeds that all ways of a panel have, dots are the
+    trainings: Student's interval of three that differ much would be taller than the panel. The
+    table beside the figure has it.
 
     Args:
         records: `ResultStore.frame("qat")`.
     """
-    rows = trainings(records)
+    rows = _of_shared_seeds(trainings(records))
     table = way_table(rows)
     widths = table[table["method"] == "minmax"] if len(table) else table
     if widths.empty:
         raise NothingToDrawError("no policy has records of QAT and of float32 for the same seeds")
     policies = list(dict.fromkeys(widths.sort_values(["algo", "env_id"])["policy"]))
-    shown = table[table["policy"].isin(policies) & (table["regularizer"] == "none")]
+    shown = table[table["policy"].isin(policies)]
     seed_means = rows.groupby(["policy", *WAY])["mean"].agg(list).rename("seed_means")
     shown = shown.join(seed_means, on=seed_means.index.names)
     with mpl.rc_context(STYLE):
@@ -56,6 +57,15 @@ def figure5(records: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
         fig.supylabel("mean return per episode", fontsize=7)
         common_legend(fig, axes, columns=3)
     return fig, shown.drop(columns="keys").assign(seed_means=shown["seed_means"].map(one_field))
+
+
+def _of_shared_seeds(rows: pd.DataFrame) -> pd.DataFrame:
+    """The trainings that the figure draws: of each policy those of seeds that all its ways have."""
+    rows = rows[rows["regularizer"] == "none"]
+    shared = {policy: shared_seeds(group, [*group[WAY].itertuples(index=False, name=None)])
+              for policy, group in rows.groupby("policy")}  # fmt: skip
+    pairs = zip(rows["policy"], rows["seed"], strict=True)
+    return rows[np.array([seed in shared[policy] for policy, seed in pairs], bool)]
 
 
 def _draw_policy(ax: Axes, rows: pd.DataFrame) -> None:

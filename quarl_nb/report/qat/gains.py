@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pandas as pd
 
@@ -31,6 +33,12 @@ def ptq(precision: str = "affine8") -> Way:
 def trained_in(rows: pd.DataFrame, way: Way) -> pd.DataFrame:
     """The rows of one way of training."""
     return rows[(rows[WAY] == list(way)).all(axis=1)]
+
+
+def shared_seeds(rows: pd.DataFrame, ways: Sequence[Way]) -> set[int]:
+    """The seeds that all of these ways have, of those that were trained in at all."""
+    seeds = [{*trained_in(rows, way)["seed"]} for way in ways]
+    return set.intersection(*filter(None, seeds)) if any(seeds) else set()
 
 
 def way_label(way: Way) -> str:
@@ -84,8 +92,9 @@ def gains(rows: pd.DataFrame, way: Way, reference: Way = FP32) -> pd.DataFrame:
         rows: of `trainings`.
 
     Returns:
-        policy, seeds, episodes (fewest of a record), mean and reference (mean returns), gain, low,
-        high (95 %, NaN below `MIN_SEEDS`), p_gain, p_no_gain, p_loss, p_no_loss (small where it
+        policy, seeds (how many both have), episodes (fewest of a record), mean and reference (mean
+        returns over these seeds), mean_low, mean_high (95 % over them, NaN below `MIN_SEEDS`),
+        gain, low, high (likewise), p_gain, p_no_gain, p_loss, p_no_loss (small where it
         gains, does not gain the margin, loses more than the margin, does not), keys.
     """
     found = []
@@ -97,51 +106,53 @@ def gains(rows: pd.DataFrame, way: Way, reference: Way = FP32) -> pd.DataFrame:
             continue
         ours, theirs = ours.loc[seeds], theirs.loc[seeds]
         gain = ((ours["mean"] - theirs["mean"]) / scale).to_numpy(float)
-        interval = over_seeds(gain)
+        interval, mean = over_seeds(gain), over_seeds(ours["mean"].tolist())
         found.append({
             "policy": policy, "seeds": len(seeds),
             "episodes": int(min(ours["episodes"].min(), theirs["episodes"].min())),
-            "mean": ours["mean"].mean(), "reference": theirs["mean"].mean(),
+            "mean": mean.value, "mean_low": mean.low, "mean_high": mean.high,
+            "reference": theirs["mean"].mean(),
             "gain": interval.value, "low": interval.low, "high": interval.high,
             "p_gain": p_above(gain, 0.0), "p_no_gain": p_above(-gain, -MARGIN),
             "p_loss": p_above(-gain, MARGIN), "p_no_loss": p_above(gain, -MARGIN),
             "keys": tuple(dict.fromkeys([*ours["key"], *theirs["key"]])),
         })  # fmt: skip
-    columns = ["policy", "seeds", "episodes", "mean", "reference", "gain", "low", "high",
-               "p_gain", "p_no_gain", "p_loss", "p_no_loss", "keys"]  # fmt: skip
+    columns = ["policy", "seeds", "episodes", "mean", "mean_low", "mean_high", "reference", "gain",
+               "low", "high", "p_gain", "p_no_gain", "p_loss", "p_no_loss", "keys"]  # fmt: skip
     return pd.DataFrame(found, columns=columns)
 
 
 def way_table(rows: pd.DataFrame) -> pd.DataFrame:
-    """Every policy and way of training against float32.
+    """Every policy and way of training against float32, over the seeds that both have.
 
     Returns:
-        the columns of `gains`, and algo, env_id, precision, method, regularizer, bits, mean_low,
-        mean_high (95 %, over seeds).
+        the columns of `gains`, and algo, env_id, precision, method, regularizer, bits.
     """
     found = []
     for keys, group in rows.groupby(["policy", *WAY], sort=True):
         policy, way = str(keys[0]), tuple(map(str, keys[1:]))
         same = rows[rows["policy"] == policy]
-        mean = over_seeds(group["mean"].tolist())
         for gain in gains(same, way).to_dict("records"):  # type: ignore[arg-type]  # three names
             found.append({
                 **gain, **dict(zip(WAY, way, strict=True)), "bits": group["bits"].iloc[0],
                 "algo": group["algo"].iloc[0], "env_id": group["env_id"].iloc[0],
-                "mean_low": mean.low, "mean_high": mean.high,
             })  # fmt: skip
     return pd.DataFrame(found)
 
 
 def qat_tables(records: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """`way_table`, tidy and for reading: a row a policy, a column a way of training."""
+    """`way_table`, tidy and for reading: a row a policy, a column a way of training.
+
+    A cell whose mean is over fewer seeds than others of its row says so.
+    """
     tidy = way_table(trainings(records))
     if tidy.empty:
         return tidy, tidy
     ways = [tuple(way) for way in tidy[WAY].to_numpy()]
+    most = tidy.groupby("policy")["seeds"].transform("max")
     shown = tidy.assign(
         policy=tidy["policy"].map(policy_label), way=[way_label(way) for way in ways],
-        text=[_mean_text(row) for _, row in tidy.iterrows()],
+        text=[_mean_text(row, n) for (_, row), n in zip(tidy.iterrows(), most, strict=True)],
     )  # fmt: skip
     order = [way_label(way) for way in sorted(set(ways), key=_order)]
     shown = shown.pivot(index="policy", columns="way", values="text").reindex(columns=order)
@@ -183,9 +194,9 @@ def _gain_text(row: pd.Series) -> str:
     return f"{text} [{percent(row['low'])}, {percent(row['high'])}]"
 
 
-def _mean_text(row: pd.Series) -> str:
+def _mean_text(row: pd.Series, most: int) -> str:
     digits = 0 if abs(row["mean"]) >= 1000 else 1
-    mean = f"{row['mean']:.{digits}f}"
-    if np.isnan(row["mean_low"]):
-        return mean
-    return f"{mean} [{row['mean_low']:.{digits}f}, {row['mean_high']:.{digits}f}]"
+    text = f"{row['mean']:.{digits}f}"
+    if not np.isnan(row["mean_low"]):
+        text += f" [{row['mean_low']:.{digits}f}, {row['mean_high']:.{digits}f}]"
+    return text if row["seeds"] == most else f"{text} (seeds: {row['seeds']})"
