@@ -175,9 +175,11 @@ def test_table_shows_published_beside_measured(records) -> None:
 def test_summary_of_equal_policies_is_even(records) -> None:
     rows = summary.ptq_summary(
         records(lambda *_: 0.0, ("fp16",), noise=0.0), np.random.default_rng(0)
-    ).set_index("algo")
-    assert rows.loc["a2c", "policies"] == 2 and rows.loc["a2c", "episodes"] == 80
+    ).set_index(["algo", "precision"])
+    a2c = rows.loc["a2c"]
+    assert a2c["policies"].tolist() == [2, 2] and a2c["episodes"].tolist() == [80, 80]
     assert rows["improvement"].tolist() == [0.5] * len(rows)
+    assert a2c.loc["fp32", "iqm"] == a2c.loc["fp16", "iqm"]  # near 1: of the mean, not of itself
 
 
 def test_the_interval_of_improvement_holds_its_estimate(records) -> None:

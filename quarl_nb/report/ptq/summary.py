@@ -18,7 +18,7 @@ from quarl_nb.report.stats import (
     stratified_bootstrap,
 )
 
-SUMMARY_PRECISIONS = ("fp16", "affine8", "int8", "legacy8", "affine4")
+SUMMARY_PRECISIONS = ("fp32", "fp16", "affine8", "int8", "legacy8", "affine4")
 
 
 def ptq_summary(
@@ -27,7 +27,8 @@ def ptq_summary(
 ) -> pd.DataFrame:
     """Each algorithm and precision over its policies (min-max ranges), a task being a policy.
 
-    Scores are 1 + (return - mean fp32 return) / |mean fp32 return|, so fp32 is near 1.
+    Scores are 1 + (return - mean fp32 return) / |mean fp32 return|. The interquartile mean of fp32
+    itself is therefore near 1, but not 1: its own row is what the others stand against.
 
     Returns:
         algo, precision, policies, episodes, iqm, iqm_low, iqm_high, improvement,
