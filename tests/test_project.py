@@ -28,6 +28,21 @@ def requirements() -> list[Requirement]:
     return [r for r in map(Requirement, texts) if canonicalize_name(r.name) != "quarl-nb"]
 
 
+@pytest.mark.parametrize("study", ["ptq", "weights", "navigation"])
+def test_records_of_a_policy_are_of_the_one_that_is_here(study):
+    """A policy that was trained anew leaves records of the one before under its name."""
+    trained = {}
+    for path in (ROOT / "data" / "policies").glob("*/policy.json"):
+        trained[path.parent.name] = json.loads(path.read_text())["spec"]["provenance"]
+    records = [json.loads(path.read_text())
+               for path in (ROOT / "data" / "records" / study / "full").glob("*.json")]  # fmt: skip
+    of_policies = [r for r in records if r["cell"].get("policy") in trained and r["extra"]]
+    assert of_policies
+    stale = {r["cell"]["policy"] for r in of_policies
+             if r["extra"] != trained[r["cell"]["policy"]]}  # fmt: skip
+    assert not stale
+
+
 @pytest.mark.parametrize("requirement", requirements(), ids=str)
 def test_every_dependency_is_pinned_to_a_version_it_allows(requirement):
     pin = PINS[canonicalize_name(requirement.name)]
