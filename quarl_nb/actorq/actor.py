@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from time import perf_counter
@@ -133,6 +134,7 @@ class Actor:
         transitions.seconds, self.seconds = self.seconds, dict.fromkeys(ACTIVITIES, 0.0)
         transitions.pulled_bytes, self.pulled_bytes = self.pulled_bytes, 0
         transitions.pulls, self.pulls = self.pulls, 0
+        transitions.host = platform.node()
         return transitions
 
     def close(self) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import platform
+
 import torch
 
 from quarl_nb.actorq.settings import Transitions
@@ -20,7 +22,10 @@ class SharedCores:
         self.busy = [1.0] * n_actors  # share of its time that each actor did not wait
 
     def heard_from(self, transitions: Transitions) -> None:
-        """Note how busy an actor was until this message."""
+        """Note how busy an actor was until this message; on another machine it shares no core."""
+        if transitions.host not in ("", platform.node()):
+            self.busy[transitions.actor] = 0.0
+            return
         seconds = transitions.seconds
         total = sum(seconds.values())
         self.busy[transitions.actor] = 1 - seconds["wait"] / total if total else 1.0

@@ -122,6 +122,7 @@ class Transitions:
         seconds: what the actor spent them on, since its last message.
         cpu_s: CPU-seconds of the actor's process since its last message; 0 if it has none.
         pulled_bytes, pulls: since its last message.
+        host: name of the machine that the actor runs on; empty if it is the learner's.
     """
 
     actor: int
@@ -137,6 +138,7 @@ class Transitions:
     cpu_s: float = 0.0
     pulled_bytes: int = 0
     pulls: int = 0
+    host: str = ""
 
     def __len__(self) -> int:
         return self.rewards.size

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Iterator
 
 import numpy as np
@@ -41,6 +42,16 @@ def test_the_learner_gets_the_cores_of_actors_that_wait_for_it() -> None:
     cores.heard_from(message(2, 1.0, 0.0))
     cores.share()
     assert torch.get_num_threads() == 4  # 0.9 + 0.5 + 1: two
+
+
+def test_actors_on_other_machines_share_no_core_with_the_learner() -> None:
+    cores = SharedCores(n_actors=3)
+    for actor, host in enumerate([platform.node(), "node-7", "node-8"]):
+        sent = message(actor, 1.0, 0.0)
+        sent.host = host
+        cores.heard_from(sent)
+    cores.share()
+    assert torch.get_num_threads() == 5
 
 
 def test_one_thread_is_left_beside_more_actors_than_cores() -> None:
