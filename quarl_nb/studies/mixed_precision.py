@@ -17,7 +17,7 @@ from stable_baselines3 import DQN
 from stable_baselines3.common.logger import Logger
 
 from quarl_nb.energy import EnergyMeter
-from quarl_nb.errors import QuarlError, check_at_least, check_choice, check_seeds
+from quarl_nb.errors import check_at_least, check_choice, check_seeds
 from quarl_nb.processes import keep_freed_memory
 from quarl_nb.rl.evaluate import evaluate
 from quarl_nb.rl.fast_cnn import PRECISIONS, LossScaler
@@ -44,9 +44,8 @@ class MixedPrecisionStudy:
 
     Parameters: `policies` (A, B, C), `precisions` (fp32, bf16, fp16; fp16 on cuda only), `devices`
     (cuda where there is one), `repeats` (timed updates), `stored` (transitions in the buffer while
-    they are timed), `run_steps` (of the short run), `converge` (those of the policies that are also
-    trained), `timesteps`, `evaluations`, `eval_episodes`, `episodes`, `first_seed` (of that),
-    `seed`.
+    they are timed), `run_steps` (of the short run), `converge` (policies that are also trained),
+    `timesteps`, `evaluations`, `eval_episodes`, `episodes`, `first_seed` (of that), `seed`.
     """
 
     name: str
@@ -55,18 +54,9 @@ class MixedPrecisionStudy:
     timed: bool = True
 
     def cells(self, parameters: Mapping[str, Any]) -> list[tuple[dict[str, Any], dict[str, Any]]]:
-        """The matrix: (cell, budget) of every policy, device, and precision that it has.
-
-        Raises:
-            QuarlError: an unknown policy, precision or device, a number out of its range, or a
-                policy in `converge` that is not in `policies`.
-        """
+        """The matrix: (cell, budget) of every policy, device, and precision that it has."""
         for name in (*parameters["policies"], *parameters["converge"]):
             check_choice("policy", name, POLICIES)
-        names = ", ".join(parameters["policies"])
-        for name in parameters["converge"]:
-            if name not in parameters["policies"]:
-                raise QuarlError(f"converge: {name!r} is not in policies; allowed: {names} or none")
         for precision in parameters["precisions"]:
             check_choice("precision of training", precision, PRECISIONS)
         for device in parameters["devices"]:
