@@ -115,6 +115,25 @@ def test_a_failed_cell_exits_with_1_and_status_counts_it(fakes, tmp_path, capsys
     ]
 
 
+@pytest.mark.parametrize("name", ["x", "a_study_with_quite_a_long_name"])
+def test_columns_fit_the_longest_name(monkeypatch, tmp_path, capsys, name):
+    import pandas as pd
+
+    monkeypatch.setattr(studies, "STUDIES", (name,))
+    monkeypatch.setattr(studies, "get_study", lambda _: FakeStudy(name=name))
+    assert main(["status", "--records", str(tmp_path)]) == 0
+    header, smoke, _ = capsys.readouterr().out.splitlines()
+    assert header.split()[:2] == ["study", "profile"] and smoke.split()[:2] == [name, "smoke"]
+    assert header.index("profile") == smoke.index("smoke")
+    found = pd.DataFrame([{"verdict": "reproduced", "id": id, "measured": "12 of 13"}
+                          for id in ("short", 3 * name)])  # fmt: skip
+    monkeypatch.setattr("quarl_nb.report.claims.verdicts", lambda _: found)
+    assert main(["claims", "--records", str(tmp_path)]) == 0
+    *rows, _ = capsys.readouterr().out.splitlines()
+    assert [row.split()[1] for row in rows] == list(found["id"])
+    assert len({row.index("12 of 13") for row in rows}) == 1
+
+
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [

@@ -78,18 +78,19 @@ def status_command(options: argparse.Namespace) -> int:
 
     studies = [get_study(name) for name in ([options.study] if options.study else STUDIES)]
     store = _store(options.records)
-    print(f"{'study':<16}{'profile':<9}{'cells':>6}{'done':>6}{'failed':>8}{'missing':>9}")
+    wide = max(len(name) for name in ("study", *(study.name for study in studies))) + 2
+    print(f"{'study':<{wide}}{'profile':<9}{'cells':>6}{'done':>6}{'failed':>8}{'missing':>9}")
     for study in studies:
         for profile in study.profiles:
             try:
                 keys = [job.key for job in plan(study, profile)]
             except UnavailableError as error:
-                print(f"{study.name:<16}{profile:<9}{error}")
+                print(f"{study.name:<{wide}}{profile:<9}{error}")
                 continue
             done = sum(store.has(study.name, profile, key) for key in keys)
             failed = sum(store.error_path(study.name, profile, key).is_file() for key in keys)
             missing = len(keys) - done
-            print(f"{study.name:<16}{profile:<9}{len(keys):>6}{done:>6}{failed:>8}{missing:>9}")
+            print(f"{study.name:<{wide}}{profile:<9}{len(keys):>6}{done:>6}{failed:>8}{missing:>9}")
     return 0
 
 
@@ -102,8 +103,10 @@ def claims_command(options: argparse.Namespace) -> int:
         check_choice("profile", options.profile, PROFILES)
     store = _store(options.records)
     found = verdicts(lambda study: store.frame(study, options.profile))
+    widths = {name: found[name].str.len().max() + 2 for name in ("verdict", "id")}
     for _, claim in found.iterrows():
-        print(f"{claim['verdict']:<16}{claim['id']:<34}{claim['measured']}")
+        named = "".join(f"{claim[name]:<{wide}}" for name, wide in widths.items())
+        print(f"{named}{claim['measured']}")
     counts = found["verdict"].value_counts()
     print(", ".join(f"{number} {verdict}" for verdict, number in counts.items()))
     return 0
