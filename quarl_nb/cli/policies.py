@@ -17,7 +17,7 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     train.add_argument("names", nargs="*", metavar="NAME", help="policies, <algo>-<environment>")
     train.add_argument("--missing", action="store_true", help="every policy not trained yet")
     train.add_argument("--retrain", action="store_true",
-                       help="named policies that are trained too (delete runs/NAME to begin anew)")
+                       help="also named policies that are trained (delete runs/NAME to begin anew)")
     train.add_argument("--hours", type=float, help="stop in time; the same command goes on")
     train.add_argument("--workers", type=int, metavar="N",
                        help="how many at once, a core each (default: the cores there are)")
