@@ -18,6 +18,7 @@ from quarl_nb.paths import project_root, write_atomically
 logger = logging.getLogger(__name__)
 
 PARAMETERS_TAG = "parameters"
+LISTS = ("policies", "tasks")  # parameters of which None stands for all
 # What differs from run to run without meaning anything: kernel's cell files, object addresses.
 _CELL_FILE = re.compile(r"\S*/ipykernel_\d+/\d+\.py")
 _ADDRESS = re.compile(r"\b0x[0-9a-f]{6,16}\b")
@@ -107,6 +108,14 @@ def read_notebook(path: Path) -> nbformat.NotebookNode:
         raise QuarlError(f"'{path}' is not a notebook: {str(error)[:80]!r}") from error
 
 
+def default_parameters(notebooks: Sequence[Path]) -> dict[str, Any]:
+    """The parameters of the notebooks with their defaults, an empty list for one of `LISTS`."""
+    found: dict[str, Any] = {}
+    for path in notebooks:
+        found |= _parameters_of(path, read_notebook(path))
+    return {name: [] if name in LISTS else value for name, value in found.items()}
+
+
 def check_parameters(
     path: Path, notebook: nbformat.NotebookNode, parameters: Mapping[str, Any]
 ) -> None:
@@ -116,28 +125,25 @@ def check_parameters(
         QuarlError: there is not exactly one `parameters` cell, it does not assign a parameter,
             or a value is of another type than literals that Papermill can write.
     """
-    tagged = [c for c in notebook.cells if PARAMETERS_TAG in c.metadata.get("tags", [])]
-    if len(tagged) != 1:
-        raise QuarlError(f"'{path}' has {len(tagged)} cells tagged {PARAMETERS_TAG!r}, must be 1")
-    known = assigned_names(tagged[0].source)
+    known = _parameters_of(path, notebook)
     for name, value in parameters.items():
         check_choice(f"parameter of notebook {path.name!r}", name, known)
         if not _is_literal(value):  # Papermill would pass a tuple, say, as the string of it
             raise QuarlError(f"parameter {name!r} must be a JSON value, not {value!r}")
 
 
-def assigned_names(source: str) -> list[str]:
-    """Names assigned at the top level of a cell.
+def assigned_values(source: str) -> dict[str, Any]:
+    """Names assigned at the top level of a cell, with their values; None for what is no literal.
 
     Read from the syntax tree: Papermill's own inspection skips lines with two equal signs.
     """
-    names: list[str] = []
+    values: dict[str, Any] = {}
     for node in ast.parse(source).body:
-        targets = node.targets if isinstance(node, ast.Assign) else []
-        if isinstance(node, ast.AnnAssign):
-            targets = [node.target]
-        names += [target.id for target in targets if isinstance(target, ast.Name)]
-    return names
+        if isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            value = _literal_in(node.value)
+            values |= {target.id: value for target in targets if isinstance(target, ast.Name)}
+    return values
 
 
 def clean(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
@@ -166,6 +172,13 @@ def scrub(text: str) -> str:
         if str(folder) != "/":
             text = text.replace(f"{folder}/", f"{name}/")
     return _ADDRESS.sub("0x...", _CELL_FILE.sub("<cell>", text))
+
+
+def _parameters_of(path: Path, notebook: nbformat.NotebookNode) -> dict[str, Any]:
+    tagged = [c for c in notebook.cells if PARAMETERS_TAG in c.metadata.get("tags", [])]
+    if len(tagged) != 1:
+        raise QuarlError(f"'{path}' has {len(tagged)} cells tagged {PARAMETERS_TAG!r}, must be 1")
+    return assigned_values(tagged[0].source)
 
 
 def _execute(
@@ -201,6 +214,13 @@ def _execute(
         if cell.cell_type == "code" and cell.source.strip() and cell.execution_count is None:
             raise NotebookError(f"'{path}' stopped before {cell.source.splitlines()[0]!r}")
     return done
+
+
+def _literal_in(node: ast.expr | None) -> Any:
+    try:
+        return ast.literal_eval(node) if node else None
+    except ValueError:
+        return None
 
 
 def _is_literal(value: Any) -> bool:

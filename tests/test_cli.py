@@ -115,6 +115,25 @@ def test_a_failed_cell_exits_with_1_and_status_counts_it(fakes, tmp_path, capsys
     ]
 
 
+@pytest.mark.parametrize("name", ["x", "a_study_with_quite_a_long_name"])
+def test_columns_fit_the_longest_name(monkeypatch, tmp_path, capsys, name):
+    import pandas as pd
+
+    monkeypatch.setattr(studies, "STUDIES", (name,))
+    monkeypatch.setattr(studies, "get_study", lambda _: FakeStudy(name=name))
+    assert main(["status", "--records", str(tmp_path)]) == 0
+    header, smoke, _ = capsys.readouterr().out.splitlines()
+    assert header.split()[:2] == ["study", "profile"] and smoke.split()[:2] == [name, "smoke"]
+    assert header.index("profile") == smoke.index("smoke")
+    found = pd.DataFrame([{"verdict": "reproduced", "id": id, "measured": "12 of 13"}
+                          for id in ("short", 3 * name)])  # fmt: skip
+    monkeypatch.setattr("quarl_nb.report.claims.verdicts", lambda _: found)
+    assert main(["claims", "--records", str(tmp_path)]) == 0
+    *rows, _ = capsys.readouterr().out.splitlines()
+    assert [row.split()[1] for row in rows] == list(found["id"])
+    assert len({row.index("12 of 13") for row in rows}) == 1
+
+
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
@@ -147,13 +166,24 @@ def test_ctrl_c_exits_with_130(fakes, monkeypatch, capsys):
 
 
 def test_settings_follow_the_type_of_the_default():
-    defaults = {"n": 1, "names": ["a"], "name": "x", "widths": [1]}
-    texts = ["n=2", "names=b,c", "name=3", "widths=[4, 5]", "other=true"]
+    defaults = {"n": 1, "names": ["a"], "one": ["a"], "all": [], "name": "x", "quoted": "x",
+                "widths": [1]}  # fmt: skip
+    texts = ["n=2", "names=b,c", "one=b", "all=null", "name=3", 'quoted="y"', "widths=[4, 5]",
+             "other=true"]  # fmt: skip
     assert _settings(texts, defaults) == {
-        "n": 2, "names": ["b", "c"], "name": "3", "widths": [4, 5], "other": True,
+        "n": 2, "names": ["b", "c"], "one": ["b"], "all": None, "name": "3", "quoted": "y",
+        "widths": [4, 5], "other": True,
     }  # fmt: skip
     with pytest.raises(QuarlError, match="'=3' is not NAME=VALUE"):
-        _settings(["=3"])
+        _settings(["=3"], {})
+
+
+def test_lists_of_notebooks_are_split_as_those_of_studies(monkeypatch):
+    given = []
+    monkeypatch.setattr("quarl_nb.render.render_all", lambda *a: given.append(a[2]) or [])
+    assert main(["render", "00_tour", "--set", "bits=8,4", "--set", "policy=my,net"]) == 0
+    assert main(["render", "01_ptq_tables", "--set", "policies=ppo-CartPole-v1"]) == 0
+    assert given == [{"bits": [8, 4], "policy": "my,net"}, {"policies": ["ppo-CartPole-v1"]}]
 
 
 def test_claims_tells_each_verdict_and_the_counts(tmp_path, capsys):

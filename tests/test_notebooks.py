@@ -14,7 +14,7 @@ import pytest
 
 from quarl_nb.errors import QuarlError
 from quarl_nb.notebook import LONG_TEXT, count_runs, load_records, show_table
-from quarl_nb.render import assigned_names, render_notebook
+from quarl_nb.render import LISTS, assigned_values, render_notebook
 from quarl_nb.report.edge import testing as edge_testing
 from quarl_nb.store import ResultStore
 from quarl_nb.study import Cell
@@ -57,7 +57,10 @@ def test_every_notebook_is_known():
 def test_one_parameters_cell_with_the_documented_names(name):
     tagged = [cell for cell in read(name).cells if "parameters" in cell.metadata.get("tags", [])]
     assert len(tagged) == 1
-    assert assigned_names(tagged[0].source) == PARAMETERS[name]
+    defaults = assigned_values(tagged[0].source)
+    assert list(defaults) == PARAMETERS[name]
+    unset = {parameter for parameter, value in defaults.items() if value is None}
+    assert unset <= {"profile", "records", *LISTS}
     assert all("#" in line for line in tagged[0].source.splitlines())
 
 

@@ -113,6 +113,17 @@ def test_wrong_parameters_are_refused_before_running(tmp_path, parameters, messa
     assert list(tmp_path.iterdir()) == [source]
 
 
+def test_defaults_of_several_notebooks(tmp_path, monkeypatch):
+    computed = "policies = None\nbits: list\nseed = other = 2\nfolder = open"
+    sources = [write_notebook(tmp_path / "a.ipynb")]
+    monkeypatch.setitem(globals(), "PARAMETERS", computed)
+    sources.append(write_notebook(tmp_path / "b.ipynb"))
+    assert render.default_parameters(sources) == {
+        "profile": "quick", "bits": None, "names": ["a"], "policies": [], "seed": 2, "other": 2,
+        "folder": None,
+    }  # fmt: skip
+
+
 def test_a_notebook_without_a_parameters_cell_is_refused(tmp_path):
     source = write_notebook(tmp_path / "a.ipynb", tags=())
     with pytest.raises(QuarlError, match="has 0 cells tagged 'parameters', must be 1"):

@@ -13,9 +13,11 @@ from quarl_nb.paths import project_root, write_atomically
 
 
 def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
-    train = command(train_command, "ppo-CartPole-v1 --hours 0.5")
+    train = command(train_command, "--missing --hours 2")
     train.add_argument("names", nargs="*", metavar="NAME", help="policies, <algo>-<environment>")
     train.add_argument("--missing", action="store_true", help="every policy not trained yet")
+    train.add_argument("--retrain", action="store_true",
+                       help="also named policies that are trained (delete runs/NAME to begin anew)")
     train.add_argument("--hours", type=float, help="stop in time; the same command goes on")
     train.add_argument("--workers", type=int, metavar="N",
                        help="how many at once, a core each (default: the cores there are)")
@@ -50,7 +52,7 @@ def train_command(options: argparse.Namespace) -> int:
         raise QuarlError(f"--hours must be finite and above 0, not {options.hours}")
     if options.workers is not None:
         check_at_least(1, **{"--workers": options.workers})
-    names = wanted_policies(options.names, options.missing)
+    names = wanted_policies(options.names, options.missing, options.retrain)
     workers = options.workers or os.cpu_count() or 1
     return train_all(names, options.hours, min(workers, len(names)))
 

@@ -31,7 +31,7 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     render = command(render_command, "01_ptq_tables --set profile=quick")
     render.add_argument("notebooks", nargs="*", help="their names (default: all)")
     render.add_argument("--out", type=Path, help="folder (default: notebooks/rendered)")
-    _add_settings(render, "a parameter of the notebooks (repeatable)")
+    _add_settings(render, "a parameter of the notebooks; lists as a,b,c (repeatable)")
 
     status = command(status_command, "ptq")
     status.add_argument("study", nargs="?", help="name of a study (default: all)")
@@ -62,11 +62,12 @@ def run_command(options: argparse.Namespace) -> int:
 
 def render_command(options: argparse.Namespace) -> int:
     """Execute the notebooks with Papermill into notebooks/rendered."""
-    from quarl_nb.render import find_notebooks, render_all
+    from quarl_nb.render import default_parameters, find_notebooks, render_all
 
     folder = project_root() / "notebooks"
     notebooks = find_notebooks(folder, options.notebooks)
-    failures = render_all(notebooks, options.out or folder / "rendered", _settings(options.set))
+    parameters = _settings(options.set, default_parameters(notebooks))
+    failures = render_all(notebooks, options.out or folder / "rendered", parameters)
     return 1 if failures else 0
 
 
@@ -77,18 +78,19 @@ def status_command(options: argparse.Namespace) -> int:
 
     studies = [get_study(name) for name in ([options.study] if options.study else STUDIES)]
     store = _store(options.records)
-    print(f"{'study':<16}{'profile':<9}{'cells':>6}{'done':>6}{'failed':>8}{'missing':>9}")
+    wide = max(len(name) for name in ("study", *(study.name for study in studies))) + 2
+    print(f"{'study':<{wide}}{'profile':<9}{'cells':>6}{'done':>6}{'failed':>8}{'missing':>9}")
     for study in studies:
         for profile in study.profiles:
             try:
                 keys = [job.key for job in plan(study, profile)]
             except UnavailableError as error:
-                print(f"{study.name:<16}{profile:<9}{error}")
+                print(f"{study.name:<{wide}}{profile:<9}{error}")
                 continue
             done = sum(store.has(study.name, profile, key) for key in keys)
             failed = sum(store.error_path(study.name, profile, key).is_file() for key in keys)
             missing = len(keys) - done
-            print(f"{study.name:<16}{profile:<9}{len(keys):>6}{done:>6}{failed:>8}{missing:>9}")
+            print(f"{study.name:<{wide}}{profile:<9}{len(keys):>6}{done:>6}{failed:>8}{missing:>9}")
     return 0
 
 
@@ -101,8 +103,10 @@ def claims_command(options: argparse.Namespace) -> int:
         check_choice("profile", options.profile, PROFILES)
     store = _store(options.records)
     found = verdicts(lambda study: store.frame(study, options.profile))
+    widths = {name: found[name].str.len().max() + 2 for name in ("verdict", "id")}
     for _, claim in found.iterrows():
-        print(f"{claim['verdict']:<16}{claim['id']:<34}{claim['measured']}")
+        named = "".join(f"{claim[name]:<{wide}}" for name, wide in widths.items())
+        print(f"{named}{claim['measured']}")
     counts = found["verdict"].value_counts()
     print(", ".join(f"{number} {verdict}" for verdict, number in counts.items()))
     return 0
@@ -157,18 +161,19 @@ def _add_settings(parser: argparse.ArgumentParser, text: str) -> None:
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help=text)
 
 
-def _settings(texts: Sequence[str], defaults: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def _settings(texts: Sequence[str], defaults: Mapping[str, Any]) -> dict[str, Any]:
     """Parsed `--set NAME=VALUE`: JSON, else the bare text; a,b,c where the default is a list."""
     settings: dict[str, Any] = {}
     for text in texts:
-        name, equals, value = text.partition("=")
+        name, equals, bare = text.partition("=")
         if not equals or not name:
             raise QuarlError(f"--set {text!r} is not NAME=VALUE")
-        default = (defaults or {}).get(name)
-        if isinstance(default, (list, tuple)) and not value.startswith("["):
-            settings[name] = [_value(item) for item in value.split(",") if item]
-        else:
-            settings[name] = value if isinstance(default, str) else _value(value)
+        value, default = _value(bare), defaults.get(name)
+        if isinstance(default, list | tuple) and not isinstance(value, list | None):
+            value = [_value(item) for item in bare.split(",") if item]
+        elif isinstance(default, str) and not isinstance(value, str):
+            value = bare
+        settings[name] = value
     return settings
 
 

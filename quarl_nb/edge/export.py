@@ -28,6 +28,7 @@ FORMAT_VERSION = 1
 OBSERVATIONS = 256
 PRECISIONS = ("fp32", "int8", "int4")
 COPIED = ("benchmark.py", "test_policy.c", "Makefile")
+MADE = ("test_policy", "result.json")  # by the Makefile and benchmark.py
 # Largest difference allowed, relative to the largest value. Sums of integers are exact everywhere,
 # but an activation that lies between two levels may round to either of them.
 TOLERANCE = {"fp32": 1e-4, "int8": 0.02, "int4": 0.02}
@@ -47,7 +48,8 @@ def export_policy(
 
     Files: policy.onnx, observations.npz (`obs`, and the `outputs` and `actions` of the
     simulated policy), benchmark.py; policy.c, policy.h, test_policy.c, test_vectors.h and
-    Makefile; export.json, which says what this is.
+    Makefile; export.json, which says what this is. What was made of an earlier export there
+    is removed: the program built and its result.
 
     Args:
         precision: fp32, int8 or int4.
@@ -90,6 +92,8 @@ def export_policy(
         }, indent=1) + "\n",
     }  # fmt: skip
     write_atomically(folder / "policy.onnx", model)
+    for file in MADE:
+        (folder / file).unlink(missing_ok=True)
     for file, text in texts.items():
         write_atomically(folder / file, text.encode())
     for file in COPIED:

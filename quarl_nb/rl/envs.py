@@ -1,6 +1,6 @@
 """One way to name and make every environment the papers use, always vectorized.
 
-Names: Gymnasium ids (``CartPole-v1``, ``HalfCheetah-v5``), Atari games as
+Names: Gymnasium ids (``CartPole-v1``, ``HalfCheetah-v5``, ``module:MyEnv-v0``), Atari games as
 ``<Game>NoFrameskip-v4`` (run by ale-py's C++ vector environment with the protocol of
 stable-baselines3's ``AtariWrapper``), dm_control tasks as ``dm:<domain>-<task>`` and our own
 ``quarl/AirNavigation-v0``.
@@ -30,7 +30,7 @@ def make_env(env_id: str) -> gym.Env:
     """One unvectorized environment; for Atari, the reference wrappers of stable-baselines3.
 
     Raises:
-        QuarlError: no such environment, naming the nearest one.
+        QuarlError: no such environment, naming the nearest one, or its module is not found.
     """
     if is_atari(env_id):
         return make_atari_env(env_id)
@@ -41,9 +41,17 @@ def make_env(env_id: str) -> gym.Env:
     try:
         return gym.make(env_id)
     except gym.error.Error as error:
+        module, _, name = env_id.rpartition(":")
         near = get_close_matches(env_id, list(gym.registry), n=1)
         hint = f"; did you mean '{near[0]}'?" if near else ""
+        if module:
+            hint = f"; '{module}' must gymnasium.register the id '{name}'"
         raise QuarlError(f"unknown environment '{env_id}'{hint} ({error})") from error
+    except ImportError as error:
+        reason = str(error).partition(". ")[0]  # gymnasium adds two sentences
+        raise QuarlError(
+            f"cannot import environment '{env_id}' ({reason}): put its folder on PYTHONPATH"
+        ) from error
 
 
 def make_vec(

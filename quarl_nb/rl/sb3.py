@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -32,6 +33,8 @@ from quarl_nb.rl.sb3_layers import (
     build_policy,
 )
 from quarl_nb.rl.sb3_normalization import find_normalization
+
+logger = logging.getLogger(__name__)
 
 # Names that today's Gymnasium gives to environments that old policies were trained on.
 MODERN_ENV_IDS = {
@@ -115,7 +118,7 @@ def policy_from_zip(
         env_id: where it acts (default: from the name, as in ``CartPole-v1.zip``).
         activation: of the hidden layers; needed only where the zip does not tell it.
         vecnormalize: its normalization statistics (default: the file that lies by the zip where
-            SB3's `CheckpointCallback` or the RL Zoo puts it).
+            SB3's `CheckpointCallback` or the RL Zoo puts it, which is logged).
 
     Raises:
         QuarlError: damaged, a zip bomb, not SB3's, unsupported, not to be known safely, or of a
@@ -133,15 +136,24 @@ def policy_from_zip(
         )
     trained_on = env_id_in(path)
     env_id = env_id or (trained_on and MODERN_ENV_IDS.get(trained_on, trained_on))
-    normalization = read_vecnormalize(vecnormalize) if vecnormalize else find_normalization(path)
+    statistics = vecnormalize or find_normalization(path)
+    normalization = read_vecnormalize(statistics) if statistics else None
     provenance = {"file": path.name, "trained_on": trained_on}
     try:
         acting = _acting_of(data, tensors, env_id, activation)
-        return build_policy(acting, tensors, env_id, normalization, provenance)
+        if normalization is not None and normalization.mean.shape != acting.obs.shape:
+            raise QuarlError(
+                f"'{statistics}' normalizes observations {list(normalization.mean.shape)}, not "
+                f"{list(acting.obs.shape)}: move it away, or give the model's own vecnormalize=..."
+            )
+        net = build_policy(acting, tensors, env_id, normalization, provenance)
     except QuarlError as error:
         raise QuarlError(f"{what}: {error}") from error
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise QuarlError(f"'data' in {what} is damaged: {one_line(error)}") from error
+    if normalization is not None and not vecnormalize:
+        logger.info("observations normalized by '%s'", statistics)
+    return net
 
 
 def env_id_in(path: Path) -> str | None:

@@ -6,19 +6,18 @@ import re
 from pathlib import Path
 
 from quarl_nb.errors import QuarlError
-from quarl_nb.rl.safe_pickle import ObsNormalization, read_vecnormalize
 
 STATISTICS = ("vecnormalize.pkl", "vec_normalize.pkl")
 SETTINGS = "config.yml"
 ANY_STATISTICS = "*vec*normalize*.pkl"
 
 
-def find_normalization(path: Path) -> ObsNormalization | None:
-    """The statistics that belong to a zip; None where it acts on raw observations.
+def find_normalization(path: Path) -> Path | None:
+    """The file of statistics that belongs to a zip; None where it acts on raw observations.
 
     Raises:
         QuarlError: the zip was trained on normalized observations, by its settings or by what
-            lies beside it, and its statistics are not found; or they are damaged.
+            lies beside it, and its statistics are not found.
     """
     checkpoint = re.fullmatch(r"(.+)_(\d+_steps)", path.stem)
     candidates = []
@@ -31,7 +30,7 @@ def find_normalization(path: Path) -> ObsNormalization | None:
     candidates += [folder / name for folder in folders for name in STATISTICS]
     found = next((file for file in candidates if file.is_file()), None)
     if found is not None:
-        return read_vecnormalize(found)
+        return found
     if any(_normalizes(folder / SETTINGS) for folder in folders):
         raise QuarlError(f"'{path}' was trained on normalized observations: give vecnormalize=...")
     others = sorted(path.parent.glob(ANY_STATISTICS))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import logging
 import time
 import traceback
 from collections.abc import Iterable, Iterator, Sequence
@@ -18,6 +19,8 @@ from quarl_nb.rl.checkpoint import read_progress
 from quarl_nb.rl.policies import DESCRIPTION, load_policy, save_policy
 from quarl_nb.rl.recipes import get_recipe, recipes
 from quarl_nb.rl.train import train
+
+logger = logging.getLogger(__name__)
 
 
 def policy_folder(name: str) -> Path:
@@ -62,19 +65,32 @@ def _published_state(name: str) -> str:
     return f"trained, stopped early at step {run:,} of {origin['timesteps_planned']:,}"
 
 
-def wanted_policies(names: Sequence[str], missing: bool) -> list[str]:
+def wanted_policies(names: Sequence[str], missing: bool, retrain: bool = False) -> list[str]:
     """The named policies and, if `missing`, then those that are not trained, in recipes' order.
 
+    A named one that is published already is left out, which is logged, unless `retrain` asks for
+    it or its run in ``runs/`` is not done.
+
     Raises:
-        QuarlError: no such policy, or nothing is left.
+        QuarlError: no such policy, none is named or missing, or a checkpoint cannot be read.
     """
     known = recipes()
-    wanted = list(dict.fromkeys(check_choice("policy", name, known) for name in names))
-    if missing:
-        wanted += [n for n in known if n not in wanted and not is_published(n)]
-    if not wanted:
-        raise QuarlError("nothing to train: name policies, or --missing (all exist already)")
-    return wanted
+    named = list(dict.fromkeys(check_choice("policy", name, known) for name in names))
+    if not named and not missing:
+        raise QuarlError("nothing to train: name policies, or --missing")
+    left = [n for n in known if missing and n not in named and not is_published(n)]
+    if not named and not left:
+        raise QuarlError("nothing to train: no policy is missing")
+    alone = [name for name in named if not retrain and _is_settled(name)]
+    for name in alone:
+        logger.info("%s is already trained; --retrain trains it anew", name)
+    return [name for name in named if name not in alone] + left
+
+
+def _is_settled(name: str) -> bool:
+    """Whether the policy is published and no run of it waits to go on."""
+    checkpoint = run_folder(name) / "checkpoint.pt"
+    return is_published(name) and not (checkpoint.exists() and not read_progress(checkpoint).done)
 
 
 def train_policies(

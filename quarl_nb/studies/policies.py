@@ -1,4 +1,4 @@
-"""Where a study's policies come from: the suite's own, or the publicly trained agents."""
+"""Where a study's policies come from: the suite, its user, or the publicly trained agents."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any, Protocol
 
 import gymnasium as gym
 
-from quarl_nb.errors import check_choice
+from quarl_nb.errors import QuarlError, check_choice
 from quarl_nb.paths import project_root
-from quarl_nb.rl.policies import PolicyNet, load_policy
+from quarl_nb.rl.policies import DESCRIPTION, PolicyNet, load_policy
 from quarl_nb.rl.public_agents import PublicAgent, load_agent, public_agents
-from quarl_nb.rl.recipes import get_recipe
+from quarl_nb.rl.recipes import recipes
 
 PUBLIC = "public/"
 
@@ -38,10 +38,12 @@ class Subject:
 class PolicySource(Protocol):
     """A named collection of policies."""
 
-    def names(self) -> Sequence[str]: ...
+    def names(self) -> Sequence[str]:
+        """Those that "all" stands for."""
+        ...
 
     def describe(self, name: str) -> tuple[str, str]:
-        """(algo, env_id) of a policy, without loading it."""
+        """(algo, env_id) of a policy; QuarlError if there is none of that name."""
         ...
 
     def load(self, name: str) -> Subject: ...
@@ -49,7 +51,9 @@ class PolicySource(Protocol):
 
 @dataclass(frozen=True)
 class TrainedPolicies:
-    """The policies under ``data/policies``, trained by `quarl-nb train`.
+    """The policies under ``data/policies``: trained by `quarl-nb train`, and the user's own.
+
+    One's own are asked for by name: "all" stands for those with a recipe.
 
     Attributes:
         pattern: of their names; by default those named after their environment (Table 4's).
@@ -62,11 +66,23 @@ class TrainedPolicies:
         return project_root() / "data" / "policies"
 
     def names(self) -> list[str]:
-        return sorted(path.parent.name for path in self.root.glob(f"{self.pattern}/policy.json"))
+        known = recipes()
+        return [name for name in self._folders(self.pattern) if name in known]
 
     def describe(self, name: str) -> tuple[str, str]:
-        recipe = get_recipe(check_choice("policy", name, self.names()))
-        return recipe.algo, recipe.env_id
+        known = recipes()
+        own = [folder for folder in self._folders("*") if folder not in known]
+        anything = "one that save_policy wrote to data/policies"
+        check_choice("policy", name, [anything, *self.names(), *own])
+        if name in known:
+            return known[name].algo, known[name].env_id
+        spec = load_policy(self.root / name).spec
+        if spec.env_id is None:
+            raise QuarlError(f"policy {name!r} does not say where it acts: save it with an env_id")
+        return spec.algo, spec.env_id
+
+    def _folders(self, pattern: str) -> list[str]:
+        return sorted(path.parent.name for path in self.root.glob(f"{pattern}/{DESCRIPTION}"))
 
     def load(self, name: str) -> Subject:
         algo, env_id = self.describe(name)
@@ -97,7 +113,8 @@ class PublicPolicies:
 
 def select(source: PolicySource, wanted: Sequence[str]) -> list[str]:
     """`wanted`, each checked; ``["all"]`` means every policy of the source."""
-    names = list(source.names())
     if list(wanted) == ["all"]:
-        return names
-    return [check_choice("policy", name, names) for name in wanted]
+        return list(source.names())
+    for name in wanted:
+        source.describe(name)
+    return list(wanted)

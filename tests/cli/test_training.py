@@ -67,6 +67,19 @@ def test_what_is_left_is_finished_and_what_failed_is_named(project, capfd, worke
         assert load_policy(folder).spec.provenance["timesteps"] >= get_recipe(name).timesteps
 
 
+def test_a_trained_policy_is_not_trained_again_without_a_word(project, capfd, caplog):
+    published(PPO)
+    description = (zoo.policy_folder(PPO) / "policy.json").read_bytes()
+    assert main(["train", PPO]) == 0
+    assert caplog.messages == [f"{PPO} is already trained; --retrain trains it anew"]
+    assert not capfd.readouterr().out
+    assert (zoo.policy_folder(PPO) / "policy.json").read_bytes() == description
+    nearly_done(PPO)
+    assert main(["train", PPO, "--retrain"]) == 0
+    assert capfd.readouterr().out == f"{zoo.policy_folder(PPO)}\n"
+    assert (zoo.policy_folder(PPO) / "policy.json").read_bytes() != description
+
+
 def test_an_unexpected_error_is_one_line_and_the_exit_status(project, capfd, monkeypatch):
     def failing(recipe, *options):
         if recipe.name == DQN:

@@ -178,6 +178,26 @@ def test_the_makefile_builds_and_runs_it(small_policy, obs, here, tmp_path):
     assert "ok: 50 observations" in done.stdout and "50 actions as recorded" in done.stdout
 
 
+def test_a_second_export_keeps_no_program_and_no_result_of_the_first(
+    small_policy, make_policy, obs, here, tmp_path
+):
+    folder = export_policy(small_policy, "int8", tmp_path / "board", obs, name="first")
+    build(folder, here)
+    program = (folder / "test_policy").read_bytes()
+    (folder / "result.json").write_text("{}")
+    other = make_policy((6,), linear(6, 5))
+    export_policy(other, "int8", folder, obs, name="second")
+    assert not (folder / "test_policy").exists() and not (folder / "result.json").exists()
+    # A board that got the new files beside what it had built.
+    (folder / "test_policy").write_bytes(program)
+    (folder / "test_policy").chmod(0o755)
+    command = [sys.executable, "benchmark.py", "--seconds", "0.01"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    line = "error: test_policy was built from another export: build it again with make\n"
+    assert (done.returncode, done.stderr) == (1, line)
+    assert not (folder / "result.json").exists()
+
+
 def test_the_benchmark_needs_nothing_of_ours(small_policy, obs, here, tmp_path):
     folder = export_policy(small_policy, "int8", tmp_path, obs, name="p")
     build(folder, here)

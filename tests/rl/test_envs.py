@@ -164,3 +164,18 @@ def test_unknown_environments_are_named_with_the_nearest(env_id, near):
     with pytest.raises(QuarlError, match=near) as caught:
         make_env(env_id)
     assert env_id in str(caught.value)
+
+
+def test_an_environment_of_a_module_that_is_not_found_or_registers_nothing(tmp_path, monkeypatch):
+    for name, imported in (("empty_module", "gymnasium"), ("broken_module", "no_such_dependency")):
+        (tmp_path / f"{name}.py").write_text(f"import {imported}")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(QuarlError, match="'empty_module' must gymnasium.register the id 'MyEnv'"):
+        make_env("empty_module:MyEnv")
+    for module, missing in (("no_module", "no_module"), ("broken_module", "no_such_dependency")):
+        with pytest.raises(QuarlError) as caught:
+            make_env(f"{module}:MyEnv-v0")
+        assert str(caught.value) == (
+            f"cannot import environment '{module}:MyEnv-v0' (No module named '{missing}'): "
+            "put its folder on PYTHONPATH"
+        )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import json
+import logging
 import os
 import zipfile
 from collections.abc import Callable
@@ -208,12 +209,14 @@ def test_normalization_is_the_first_step(normalized: BaseAlgorithm, tmp_path: Pa
 )
 def test_normalization_is_found(
     file: str, statistics: str, normalized: BaseAlgorithm, tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
 ) -> None:  # fmt: skip
+    caplog.set_level(logging.INFO, "quarl_nb")
     (tmp_path / statistics).parent.mkdir(parents=True)
     normalized.save(tmp_path / file)
     normalized.get_vec_normalize_env().save(str(tmp_path / statistics))
     assert load_policy(tmp_path / file).spec.layers[0].kind == "normalize"
+    assert caplog.messages == [f"observations normalized by '{tmp_path / statistics}'"]
     monkeypatch.chdir((tmp_path / file).parent)
     assert load_policy(Path(file).name).spec.layers[0].kind == "normalize"
 
@@ -241,6 +244,22 @@ def test_normalization_of_another_model_is_not_taken(
     normalized.get_vec_normalize_env().save(str(tmp_path / "other" / "vecnormalize.pkl"))
     normalized.save(tmp_path / "model.zip")
     assert load_policy(tmp_path / "model.zip").spec.layers[0].kind == "flatten"
+    beside = tmp_path / "vecnormalize.pkl"
+    (tmp_path / "other" / "vecnormalize.pkl").rename(beside)
+    MODELS["dqn"]().save(tmp_path / "CartPole-v1.zip")
+    with pytest.raises(QuarlError, match=rf"'{beside}' normalizes observations \[3\], not \[4\]"):
+        load_policy(tmp_path / "CartPole-v1.zip")
+
+
+def test_statistics_that_leave_observations_as_they_are_are_not_told(
+    normalized: BaseAlgorithm, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "quarl_nb")
+    normalized.get_vec_normalize_env().norm_obs = False
+    normalized.get_vec_normalize_env().save(str(tmp_path / "vecnormalize.pkl"))
+    normalized.save(tmp_path / "model.zip")
+    assert load_policy(tmp_path / "model.zip").spec.layers[0].kind == "flatten"
+    assert not caplog.messages
 
 
 NORMALIZING = ("- - - normalize\n    - true\n", "normalize: true", "- normalize\n - {'a': 1}")

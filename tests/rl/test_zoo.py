@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import subprocess
 import sys
 import time
@@ -101,6 +102,28 @@ def test_a_half_published_policy_is_missing(project):
     assert PPO not in zoo.wanted_policies([], missing=True)
     with pytest.raises(QuarlError, match="format version None"):
         zoo.state_of(PPO)
+
+
+def test_a_published_policy_is_left_alone_unless_asked_for_or_its_run_goes_on(project, caplog):
+    caplog.set_level(logging.INFO, "quarl_nb")
+    zoo.policy_folder(PPO).mkdir()
+    (zoo.policy_folder(PPO) / "policy.json").write_text("{}")
+    assert zoo.wanted_policies([PPO, A2C], missing=False) == [A2C]
+    assert caplog.messages == [f"{PPO} is already trained; --retrain trains it anew"]
+    assert zoo.wanted_policies([PPO, A2C], missing=False, retrain=True) == [PPO, A2C]
+    train(project[PPO], zoo.run_folder(PPO), deadline=0.0)  # of --retrain, cut short
+    assert zoo.wanted_policies([PPO], missing=False) == [PPO]
+    train(project[PPO], zoo.run_folder(PPO))
+    assert zoo.wanted_policies([PPO], missing=False) == []
+    assert len(caplog.messages) == 2
+
+
+def test_nothing_to_train_says_why(project, monkeypatch):
+    with pytest.raises(QuarlError, match="^nothing to train: name policies, or --missing$"):
+        zoo.wanted_policies([], missing=False)
+    monkeypatch.setattr(zoo, "is_published", lambda name: True)
+    with pytest.raises(QuarlError, match="^nothing to train: no policy is missing$"):
+        zoo.wanted_policies([], missing=True)
 
 
 def test_policies_are_trained_published_and_listed(project):

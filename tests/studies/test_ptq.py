@@ -14,7 +14,7 @@ from quarl_nb.rl.policies import Head, PolicyNet, PolicySpec, save_policy
 from quarl_nb.runner import plan, run_study
 from quarl_nb.store import ResultStore
 from quarl_nb.studies import STUDIES, get_study
-from quarl_nb.studies.policies import TrainedPolicies
+from quarl_nb.studies.policies import TrainedPolicies, select
 from quarl_nb.studies.ptq import PTQ, quantize_policy
 
 
@@ -155,3 +155,23 @@ def test_trained_policies_describe_themselves_by_name(project):
     assert source.names() == ["ppo-CartPole-v1"]
     assert source.describe("ppo-CartPole-v1") == ("ppo", "CartPole-v1")
     assert source.load("ppo-CartPole-v1").extra == {"who": "test"}
+
+
+def test_a_policy_of_ones_own_is_measured_by_its_name_alone(project):
+    folder = project / "data" / "policies" / "mine"
+    own = lean_policy()
+    own.spec = replace(own.spec, algo="dqn")
+    save_policy(own, folder, {})
+    source, store = TrainedPolicies(), ResultStore()
+    assert source.names() == ["ppo-CartPole-v1"]
+    assert source.describe("mine") == ("dqn", "CartPole-v1")
+    run_study(PTQ, "smoke", store, progress=False, parameters={"policies": ["mine"]})
+    assert set(store.frame("ptq")["policy"]) == {"mine"}
+    own.spec = replace(own.spec, env_id=None)
+    save_policy(own, folder, {})
+    with pytest.raises(QuarlError, match="'mine' does not say where it acts"):
+        select(source, ["mine"])
+    with pytest.raises(QuarlError, match="allowed: one that save_policy wrote to data/policies, "):
+        select(source, ["my.zip"])
+    with pytest.raises(QuarlError, match="unknown policy 'ppo-CartPole-v1'"):
+        select(TrainedPolicies("dqn-AirNavigation-*"), ["ppo-CartPole-v1"])

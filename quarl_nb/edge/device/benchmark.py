@@ -39,7 +39,7 @@ def main() -> None:
     runtimes = {"onnxruntime": run_onnxruntime(export, obs, actions, options.seconds)}
     if (HERE / "test_policy").exists():
         p50_s = runtimes["onnxruntime"]["latency_p50_s"]
-        runtimes["c"] = run_c(max(100, int(options.seconds / p50_s)))
+        runtimes["c"] = run_c(export, max(100, int(options.seconds / p50_s)))
     result = {
         "format_version": 1,
         "start_time": datetime.now(timezone.utc).isoformat(timespec="seconds"),  # noqa: UP017
@@ -128,11 +128,17 @@ def run_onnxruntime(
     }
 
 
-def run_c(calls: int) -> dict[str, Any]:
-    """The same of test_policy, which holds the recorded observations itself."""
+def run_c(export: dict[str, Any], calls: int) -> dict[str, Any]:
+    """The same of test_policy, which holds the recorded observations itself.
+
+    Ends with one line if it was built from another export.
+    """
     before = describe_heat()
     done = subprocess.run([str(HERE / "test_policy"), str(calls)], capture_output=True, text=True)
     measured = json.loads(done.stdout)
+    # The tolerance follows from the recorded outputs; C prints nine digits of it.
+    if measured["tolerance"] != float(f"{export['tolerance']:.9g}"):
+        sys.exit("error: test_policy was built from another export: build it again with make")
     times = np.array(measured.pop("latency_ns")) / 1e9
     heat = {"heat_before": before, "heat_after": describe_heat()}
     return {**measured, **percentiles(times), **heat}
