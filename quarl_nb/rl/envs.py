@@ -20,7 +20,7 @@ import numpy as np
 from ale_py.vector_env import AtariVectorEnv
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
-from quarl_nb.errors import QuarlError
+from quarl_nb.errors import QuarlError, one_line
 from quarl_nb.rl.atari import is_atari, make_atari_env, make_atari_vec
 
 OURS = "quarl/"
@@ -30,7 +30,8 @@ def make_env(env_id: str) -> gym.Env:
     """One unvectorized environment; for Atari, the reference wrappers of stable-baselines3.
 
     Raises:
-        QuarlError: no such environment, naming the nearest one, or its module is not found.
+        QuarlError: no such environment, naming the nearest one, its module is not found, or it
+            raised something.
     """
     if is_atari(env_id):
         return make_atari_env(env_id)
@@ -52,6 +53,8 @@ def make_env(env_id: str) -> gym.Env:
         raise QuarlError(
             f"cannot import environment '{env_id}' ({reason}): put its folder on PYTHONPATH"
         ) from error
+    except Exception as error:  # of the user's own environment
+        raise QuarlError(f"environment '{env_id}' raised {one_line(error)}") from error
 
 
 def make_vec(

@@ -179,3 +179,15 @@ def test_an_environment_of_a_module_that_is_not_found_or_registers_nothing(tmp_p
             f"cannot import environment '{module}:MyEnv-v0' (No module named '{missing}'): "
             "put its folder on PYTHONPATH"
         )
+
+
+def test_what_an_environment_raises_when_it_is_made_is_one_line():
+    def no_wind(**_):
+        raise RuntimeError("no such wind\nat all")
+
+    gym.register("Windless-v0", no_wind)
+    try:
+        with pytest.raises(QuarlError, match="^environment 'Windless-v0' raised .*no such wind$"):
+            make_env("Windless-v0")
+    finally:
+        del gym.registry["Windless-v0"]
