@@ -28,6 +28,9 @@ def to_rows(x: Tensor, axis: int | None) -> Tensor:
 def percentile_range(rows: Tensor, percentile: float) -> tuple[Tensor, Tensor]:
     """Range of each row without its floor((1 - percentile/100) * n) largest and smallest values.
 
+    At 99.99 that is 0.01 % of them on each side, and none of a row of fewer than 10,000: there it
+    is the min-max range.
+
     Args:
         rows: [channels, n]. Nearest rank, so that the ends are values that occur.
     Returns:
@@ -199,7 +202,7 @@ class SamplingObserver(MinMaxObserver):
 
 
 class PercentileObserver(SamplingObserver):
-    """Min-max without the outermost values; see `percentile_range`."""
+    """Min-max without the outermost values, 0.01 % of them on each side; see `percentile_range`."""
 
     def __init__(self, *args: Any, percentile: float = DEFAULT_PERCENTILE, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

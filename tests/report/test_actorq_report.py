@@ -179,6 +179,15 @@ def test_table_3_is_read_by_the_time_of_a_step() -> None:
     assert row["fits"] == "learner updates"  # 9.4 ms is nearer to 5.4 than to 87
     assert row_of(readings, task="Finger Spin")["fits"] == "" and len(readings) == 11
     assert set(readings["task"]) == set(TASKS)
+    # The table tells a level that is not reached from a task that did not run, as Table 2 does.
+    unreached = readings.assign(steps=float("nan"), updates=float("nan"))
+    cell = row_of(tables.table3(readings), task="Cartpole Balance")
+    assert cell["actor steps to 95 %"] == f"{row['steps']:,.0f}"
+    missed = tables.table3(unreached)
+    cell = row_of(missed, task="Cartpole Balance")
+    assert cell["actor steps to 95 %"] == cell["updates to 95 %"] == "not reached"
+    assert cell["actor steps in all"] == "1,000"
+    assert set(row_of(missed, task="Finger Spin").iloc[4:]) == {"not measured"}
 
 
 def test_communication_is_compared_at_one_compute_precision() -> None:

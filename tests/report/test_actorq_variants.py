@@ -110,6 +110,13 @@ def test_table_and_figure_show_every_row():
     assert len(shown) == 10 and shown["algorithm"][0] == "DQN"
     assert shown["loss of final return"][1].startswith("9.7% [")
     figure, points = variant_figure(frame)
-    assert len(figure.axes) == 5 and len(points) == 10
+    assert len(figure.axes) == 10 and len(points) == 10 and not points["beyond_axis"].any()
+    assert points["final_runs"][0].split()[:2] == ["100", "101"]
+    # A learner that learns nothing is an arrow with its mean and leaves the axes to the others.
+    figure, points = variant_figure(records({"fp32": 100, "int8": 90, "learner8": 10}))
+    assert points.groupby("variant")["beyond_axis"].unique().map(list).to_dict() == {
+        "fp32": [False], "int8": [False], "learner8": [True]}
+    assert figure.axes[0].get_xlim()[0] > 80
+    assert [text.get_text() for text in figure.axes[0].texts] == ["\u25c2 14"]
     with pytest.raises(NothingToDrawError):
         variant_figure(pd.DataFrame())

@@ -87,7 +87,7 @@ def test_what_swapping_would_have_to_explain_by_hand() -> None:
     assert not rows.loc[("Policy III", "int8"), "said_to_exceed"]
     text = timings.explanation_text(rows.reset_index())
     assert "none of them exceeds it: the largest, Policy III in fp32, makes a process of 71 MB, " \
-           "where 900 MB are left" in text
+           "where 900 MB are free for it" in text
     # 0.6 MB would not fit where 2.75 MB do, whatever else the process holds.
     assert "Policy II in fp32 (0.60 MB) would exceed" in text and "int8 (2.75 MB) fit" in text
 

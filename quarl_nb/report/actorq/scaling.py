@@ -26,6 +26,7 @@ from quarl_nb.report.style import (
 )
 
 ACTOR = "int8/onnxruntime"
+DODGE = 1.1  # between lines that share a width, whose error bars else hide each other
 # What the figure's columns, lines and axes show; the rest of the setting makes its rows.
 _SHOWN = ("width", "n_actors", "envs_per_actor", "samples_per_insert")
 _ROW = [*(name for name in SETTING if name not in _SHOWN), "baseline"]
@@ -79,10 +80,12 @@ def scaling_figure(records: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
 
 def _lines(ax: Axes, rows: pd.DataFrame, colors: Mapping[int, str]) -> None:
     """One panel: a colour a number of actors, dashed where an actor has several environments."""
-    for (n_actors, envs), line in rows.groupby(["n_actors", "envs_per_actor"]):
+    lines = [*rows.groupby(["n_actors", "envs_per_actor"])]
+    for i, ((n_actors, envs), line) in enumerate(lines):
         errors = interval_errors(line, "measured")
+        apart = DODGE ** (i - (len(lines) - 1) / 2)
         ax.errorbar(
-            line["width"], line["measured"], yerr=np.nan_to_num(errors), elinewidth=0.7,
+            line["width"] * apart, line["measured"], yerr=np.nan_to_num(errors), elinewidth=0.7,
             color=colors.get(n_actors, GREY), ls="-" if envs == 1 else "--",
             marker="o" if envs == 1 else "s", mfc=None if envs == 1 else "none",
             label=f"{n_actors} actor{'' if n_actors == 1 else 's'}, "

@@ -17,7 +17,7 @@ from quarl_nb.report.paper import speedups as published_speedups
 KNOBS = {"n_actors": "actors", "envs_per_actor": "envs an actor", "width": "width",
          "pull_period": "pull period", "samples_per_insert": "samples per insert",
          "budget.device": "learner on"}  # fmt: skip
-NEVER = "not reached"
+NEVER, UNMEASURED, UNLEARNED = "not reached", "not measured", "nothing learned"
 
 
 def setting_label(rows: pd.DataFrame) -> str:
@@ -76,7 +76,7 @@ def table2(rows: pd.DataFrame) -> pd.DataFrame:
         measured = group[group["runs"].notna()]
         if measured.empty:
             lines[(str(task), *len(knobs) * [""])] = published_cells | {
-                ("reward", "95 %, measured"): "not measured"
+                ("reward", "95 %, measured"): UNMEASURED
             }
         for _, row in measured.iterrows():
             name = (str(task), *knob_texts(row, knobs))
@@ -105,7 +105,7 @@ def _published_cells(row: pd.Series) -> dict[tuple[str, str], str]:
 
 def _measured_cells(row: pd.Series) -> dict[tuple[str, str], str]:
     precision = row["precision"]
-    cells = {("reward", "95 %, measured"): _number(row["level"], "nothing learned"),
+    cells = {("reward", "95 %, measured"): _number(row["level"], UNLEARNED),
              ("time (s), measured", actor_label(row["actor"])): _number(row["time_s"], NEVER),
              ("runs", ""): f"{row['runs']:.0f}"}
     if precision != "fp32":
@@ -126,18 +126,22 @@ def knob_texts(row: pd.Series, knobs: Sequence[str]) -> list[str]:
 
 
 def table3(readings: pd.DataFrame) -> pd.DataFrame:
-    """`parts.step_readings` for reading."""
+    """`parts.step_readings` for reading. As in Table 2, a level that is not reached is told, and
+    what is not measured; by steps the mean curve may miss a level that it reaches in time."""
+    measured = readings["total_steps"].notna()
+    never = [NEVER if ran else UNMEASURED for ran in measured]
     return pd.DataFrame({
         "task": readings["task"],
         "steps trained, published": readings["published_steps"].map("{:,.0f}".format),
         "if actor steps: ms a step": readings["as_actor_steps_ms"].map("{:.1f}".format),
         "if learner updates: ms a step": readings["as_updates_ms"].map("{:.1f}".format),
-        "fp32 torch actor, measured: ms a step": _numbers(readings["measured_ms"], ".2f"),
-        "reading that fits": readings["fits"].replace("", "not measured"),
-        "actor steps to 95 %": _numbers(readings["steps"], ",.0f"),
-        "updates to 95 %": _numbers(readings["updates"], ",.0f"),
-        "actor steps in all": _numbers(readings["total_steps"], ",.0f"),
-        "updates in all": _numbers(readings["total_updates"], ",.0f"),
+        "fp32 torch actor, measured: ms a step": _numbers(
+            readings["measured_ms"], ".2f", UNMEASURED),
+        "reading that fits": readings["fits"].replace("", UNMEASURED),
+        "actor steps to 95 %": _numbers(readings["steps"], ",.0f", never),
+        "updates to 95 %": _numbers(readings["updates"], ",.0f", never),
+        "actor steps in all": _numbers(readings["total_steps"], ",.0f", UNMEASURED),
+        "updates in all": _numbers(readings["total_updates"], ",.0f", UNMEASURED),
     })  # fmt: skip
 
 
@@ -204,8 +208,12 @@ def _number(value: float, missing: str) -> str:
     return missing if pd.isna(value) else f"{value:.4g}"
 
 
-def _numbers(values: Sequence[float] | pd.Series, form: str) -> list[str]:
-    return ["" if pd.isna(value) else f"{value:{form}}" for value in values]
+def _numbers(
+    values: Sequence[float] | pd.Series, form: str, missing: str | Sequence[str] = ""
+) -> list[str]:
+    texts = len(values) * [missing] if isinstance(missing, str) else missing
+    return [text if pd.isna(value) else f"{value:{form}}"
+            for value, text in zip(values, texts, strict=True)]
 
 
 def interval_text(row: pd.Series, name: str, infinity: str = "\u221e") -> str:

@@ -85,8 +85,9 @@ def speedup_map(records: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
 
     Speed-up here is environment steps per second over those of fp32 actors. Left: the prediction
     from the measured parts (two sides that overlap perfectly) beside the measurement. Right: the
-    learner's load, its seconds per step over those of all fp32 actors together; lines are the
-    bound for actors that are 2, 5 and 10 times faster.
+    learner's load, its seconds per step over those of all fp32 actors together; lines are what
+    actors 2, 5 and 10 times faster would gain if the learner kept its time. Points lie above where
+    actors that compute less leave it more of the cores that they share.
 
     Args:
         records: of any ActorQ studies together.
@@ -115,7 +116,8 @@ def _map_axes(left: Axes, right: Axes, pairs: pd.DataFrame) -> None:
     both = pairs[["predicted", "measured"]].to_numpy()
     ends = np.array([min(0.9, both.min()), max(2, both.max())])
     left.plot(ends, ends, color=GREY, lw=0.8, zorder=0)
-    load = np.geomspace(min(0.03, pairs["load"].min()), max(3, pairs["load"].max()), 200)
+    # The lines begin so far left of the points that their names stand clear of them.
+    load = np.geomspace(pairs["load"].min() / 7, max(3, pairs["load"].max()), 200)
     for gain in (2, 5, 10):
         right.plot(load, bounded_speedup(load, gain), color=GREY, lw=0.8, zorder=0)
         right.annotate(f"{gain}× faster actors", (load[0], gain), fontsize=6, color=GREY,

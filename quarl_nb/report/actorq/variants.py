@@ -10,12 +10,23 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from quarl_nb.report.actorq.curves import RESAMPLES, running_mean
 from quarl_nb.report.actorq.runs import mean_return, return_losses
 from quarl_nb.report.actorq.tables import loss_text
 from quarl_nb.report.pvalues import sign_flip_p
-from quarl_nb.report.style import BLACK, GREY, STYLE, VERMILION, NothingToDrawError, panel_grid
+from quarl_nb.report.style import (
+    BLACK,
+    GREY,
+    PAGE_IN,
+    STYLE,
+    VERMILION,
+    NothingToDrawError,
+    common_legend,
+    new_figure,
+    one_field,
+)
 
 VARIANTS = {
     "fp32": "full precision",
@@ -97,39 +108,61 @@ def variant_table(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def variant_figure(records: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
-    """Return by what is quantized, a panel an algorithm: every run, and the mean over runs.
+    """Return by what is quantized, a column an algorithm: every run, and the mean over runs.
 
-    Filled: the last 10 episodes; hollow: the mean over the steps of the run.
+    Above: the last 10 episodes; below: the mean over the steps of the run. Axes end where the runs
+    of variants do that learn; one that ends with less than half of what fp32 gains is an arrow
+    with its mean.
     """
     rows = variant_rows(records)
     if rows.empty:
         raise NothingToDrawError("no run of ActorQ's variants: run actorq_variants first")
     trainings = [*rows.groupby(_TRAINING, sort=False)]
     order = [name for name in VARIANTS if name in set(rows["variant"])]
+    points = []
     with mpl.rc_context(STYLE):
-        fig, axes = panel_grid(len(trainings), columns=3, height_in=1.7)
-        for ax, (_, group) in zip(axes, trainings, strict=True):
-            _draw_panel(ax, records, group, order)
-        for ax in axes[::3]:
+        fig = new_figure(PAGE_IN, 0.7 + 2 * (0.3 + 0.2 * len(order)))
+        grid = fig.subplots(2, len(trainings), sharey=True, squeeze=False)
+        for axes, (_, group) in zip(grid.T, trainings, strict=True):
+            points.append(_draw_column(axes, records, group, order))
+        for ax in grid[:, 0]:
             ax.set_yticks(range(len(order)), [VARIANTS[name] for name in order])
-        fig.supxlabel("return of the learner's policy", fontsize=7)
-        handles, labels = axes[0].get_legend_handles_labels()
-        fig.legend(handles, labels, loc="outside upper center", ncols=len(labels))
-    return fig, rows.drop(columns="keys")
+            ax.set_ylim(len(order) - 0.4, -0.6)
+        common_legend(fig, [grid[0, 0]])
+    return fig, pd.concat(points, ignore_index=True).drop(columns="keys")
 
 
-def _draw_panel(
-    ax: Axes, records: pd.DataFrame, group: pd.DataFrame, order: Sequence[str]
-) -> None:
+def _draw_column(
+    axes: Sequence[Axes], records: pd.DataFrame, group: pd.DataFrame, order: Sequence[str]
+) -> pd.DataFrame:
+    """One algorithm's two panels; returns its rows with the runs' returns and what is an arrow."""
     first = group.iloc[0]
     runs = records[(records[_TRAINING] == first[_TRAINING]).all(axis=1)]
     lasts = [running_mean(returns)[-1] for returns in runs["curve_returns"]]
-    ax.plot(lasts, [order.index(v) for v in runs["variant"]], ".", ms=3, color=GREY, alpha=0.6,
-            label="final return of a run")
-    y = [order.index(variant) for variant in group["variant"]]
-    ax.plot(group["final"], y, "o", ms=4.5, color=VERMILION, label="mean of runs")
-    ax.plot(group["area"], y, "o", ms=4.5, mfc="none", color=BLACK,
-            label="mean over the steps of the run")
-    ax.set_yticks(range(len(order)), [""] * len(order))
-    ax.set_ylim(len(order) - 0.5, -0.5)
-    ax.set_title(f"{first['algo'].upper()}, {first['env_id']}")
+    runs = runs.assign(final=lasts, area=_areas(runs).to_numpy())
+    full = group[group["variant"] == "fp32"]
+    half = (full["initial"] + full["final"]).mean() / 2  # NaN without fp32: nothing is left out
+    group = group.assign(beyond_axis=group["final"] < half, **{
+        f"{name}_runs": [one_field(runs[name][runs["variant"] == v]) for v in group["variant"]]
+        for name in ("final", "area")
+    })  # fmt: skip
+    names = ("final return,\nlast ten episodes", "mean over the steps\nof the run")
+    for ax, name, label in zip(axes, ("final", "area"), names, strict=True):
+        inside = group[~group["beyond_axis"]]
+        shown = runs[runs["variant"].isin(inside["variant"])]
+        # Below the means, which would hide them.
+        y = [order.index(variant) + 0.28 for variant in shown["variant"]]
+        ax.plot(shown[name], y, "o", ms=2, mew=0, color=BLACK, alpha=0.5, label="a run")
+        y = [order.index(variant) for variant in inside["variant"]]
+        ax.plot(inside[name], y, "o", ms=3.5, color=VERMILION, label="mean of runs")
+        for _, row in group[group["beyond_axis"]].iterrows():
+            ax.annotate(f"\u25c2 {row[name]:.0f}".replace("-", "\u2212"),
+                        (0.02, order.index(row["variant"])), fontsize=6, color=VERMILION,
+                        xycoords=("axes fraction", "data"), va="center",
+                        bbox={"fc": "white", "ec": "none", "pad": 0.5})  # fmt: skip
+        ax.xaxis.set_major_locator(MaxNLocator(3))
+        ax.margins(x=0.1)
+        ax.grid(axis="y", color=GREY, lw=0.3, alpha=0.4)
+        ax.set_xlabel(label)
+    axes[0].set_title(f"{first['algo'].upper()}, {first['env_id']}")
+    return group

@@ -76,7 +76,7 @@ def explanation_table(rows: pd.DataFrame) -> pd.DataFrame:
         "published / modelled": rows["ratio"].map("{:.3g}".format),
         "weights (MB)": (rows["weight_bytes"] / 1e6).map("{:.3f}".format),
         "process, modelled (MB)": (rows["resident_bytes"] / 1e6).map("{:.0f}".format),
-        "memory left, modelled (MB)": (rows["free_bytes"] / 1e6).map("{:.0f}".format),
+        "left beside it, modelled (MB)": (rows["free_bytes"] / 1e6).map("{:.0f}".format),
         "exceeds memory, modelled": rows["exceeds"].map(yes),
         "exceeds memory, published": rows["said_to_exceed"].map(yes),
         "from flash in a decision (MB)": (rows["flash_bytes"] / 1e6).map("{:.3g}".format),

@@ -176,7 +176,7 @@ def explanation_text(rows: pd.DataFrame) -> str:
     held = "none of them exceeds" if not said["exceeds"].any() else "one of them exceeds"
     text = (f"Of the policies said to exceed the memory {held} it: the largest, "
             f"{most['policy']} in {most['precision']}, makes a process of "
-            f"{most['resident_bytes'] / 1e6:.0f} MB, where {memory / 1e6:.0f} MB are left.")
+            f"{most['resident_bytes'] / 1e6:.0f} MB, where {memory / 1e6:.0f} MB are free for it.")
     if small["weight_bytes"] < large["weight_bytes"]:
         text += (f" Nor can it be another, larger runtime: {small['policy']} in "
                  f"{small['precision']} ({small['weight_bytes'] / 1e6:.2f} MB) would exceed the "
