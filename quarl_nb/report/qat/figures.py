@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from quarl_nb.report.losses import policy_label
-from quarl_nb.report.qat.gains import PTQ, WAY, shared_seeds, trainings, way_table
+from quarl_nb.report.qat.gains import PTQ, WAY, of_shared_seeds, trainings, way_table
 from quarl_nb.report.style import (
     BLACK,
     BLUE,
@@ -39,7 +39,7 @@ def figure5(records: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
     Args:
         records: `ResultStore.frame("qat")`.
     """
-    rows = _of_shared_seeds(trainings(records))
+    rows = of_shared_seeds(trainings(records))
     table = way_table(rows)
     widths = table[table["method"] == "minmax"] if len(table) else table
     if widths.empty:
@@ -57,15 +57,6 @@ def figure5(records: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
         fig.supylabel("mean return per episode", fontsize=7)
         common_legend(fig, axes, columns=3)
     return fig, shown.drop(columns="keys").assign(seed_means=shown["seed_means"].map(one_field))
-
-
-def _of_shared_seeds(rows: pd.DataFrame) -> pd.DataFrame:
-    """The trainings that the figure draws: of each policy those of seeds that all its ways have."""
-    rows = rows[rows["regularizer"] == "none"]
-    shared = {policy: shared_seeds(group, [*group[WAY].itertuples(index=False, name=None)])
-              for policy, group in rows.groupby("policy")}  # fmt: skip
-    pairs = zip(rows["policy"], rows["seed"], strict=True)
-    return rows[np.array([seed in shared[policy] for policy, seed in pairs], bool)]
 
 
 def _draw_policy(ax: Axes, rows: pd.DataFrame) -> None:

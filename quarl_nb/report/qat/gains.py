@@ -41,6 +41,15 @@ def shared_seeds(rows: pd.DataFrame, ways: Sequence[Way]) -> set[int]:
     return set.intersection(*filter(None, seeds)) if any(seeds) else set()
 
 
+def of_shared_seeds(rows: pd.DataFrame) -> pd.DataFrame:
+    """Of each policy the trainings without a regularizer in the seeds that all its ways have."""
+    rows = rows[rows["regularizer"] == "none"]
+    shared = {policy: shared_seeds(group, [*group[WAY].itertuples(index=False, name=None)])
+              for policy, group in rows.groupby("policy")}  # fmt: skip
+    pairs = zip(rows["policy"], rows["seed"], strict=True)
+    return rows[np.array([seed in shared[policy] for policy, seed in pairs], bool)]
+
+
 def way_label(way: Way) -> str:
     """As figures write it: fp32, 4 bits, 4 bits (lsq), 8* (PTQ), W8A8 PTQ, layer norm, ..."""
     precision, method, regularizer = way
