@@ -146,7 +146,7 @@ def _draw_column(
         f"{name}_runs": [one_field(runs[name][runs["variant"] == v]) for v in group["variant"]]
         for name in ("final", "area")
     })  # fmt: skip
-    names = ("final return,\nlast ten episodes", "mean over the steps\nof the run")
+    names = ("final return,\nlast ten episodes", "mean over\nthe run's steps")
     for ax, name, label in zip(axes, ("final", "area"), names, strict=True):
         inside = group[~group["beyond_axis"]]
         shown = runs[runs["variant"].isin(inside["variant"])]
@@ -164,5 +164,5 @@ def _draw_column(
         ax.margins(x=0.1)
         ax.grid(axis="y", color=GREY, lw=0.3, alpha=0.4)
         ax.set_xlabel(label)
-    axes[0].set_title(f"{first['algo'].upper()}, {first['env_id']}")
+    axes[0].set_title(f"{first['algo'].upper()}\n{first['env_id']}")
     return group
