@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 from quarl_nb.actorq.actor import Actor
@@ -21,23 +22,22 @@ def run_serial(run: Run, tasks: Sequence[ActorTask]) -> None:
     actors = [Actor(task) for task in tasks]
     run.start_clock()
     try:
+        turns = itertools.cycle(actors)
         while not run.finished:
-            for actor in actors:
-                if run.finished:
-                    break
-                if actor.pull_due:
-                    if newest is None or newest.version < learner.updates:
-                        with learner.timed("publish"):
-                            newest = quantize_policy(learner.policy(), learner.updates, tasks[0])
-                        run.count_publication(len(newest.payload))
-                        run.count_cpu("quantizer")
-                    actor.open(newest)
-                transitions = actor.report(actor.collect(actor.message_steps, learner.orders))
-                run.count_cpu("actors")
-                run.receive(transitions)
-                while learner.can_update():
-                    run.update()
-                run.count_cpu("learner")
+            actor = next(turns)
+            if actor.pull_due:
+                if newest is None or newest.version < learner.updates:
+                    with learner.timed("publish"):
+                        newest = quantize_policy(learner.policy(), learner.updates, tasks[0])
+                    run.count_publication(len(newest.payload))
+                    run.count_cpu("quantizer")
+                actor.open(newest)
+            transitions = actor.report(actor.collect(actor.message_steps, learner.orders))
+            run.count_cpu("actors")
+            run.receive(transitions)
+            while learner.can_update():
+                run.update()
+            run.count_cpu("learner")
     finally:
         for actor in actors:
             actor.close()

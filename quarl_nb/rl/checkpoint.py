@@ -84,15 +84,16 @@ def load_checkpoint(path: Path, model: BaseAlgorithm) -> Progress:
         QuarlError: the file is damaged, of another format, or of another algorithm, network or
             size of replay buffer.
     """
-    name = type(model).__name__
+    algorithm = type(model).__name__
     try:
         state = _read(path)
-        if state.get("algorithm", name) != name:
-            raise QuarlError(f"it is of {state['algorithm']}, not of {name}")
+        if state.get("algorithm", algorithm) != algorithm:
+            raise QuarlError(f"it is of {state['algorithm']}, not of {algorithm}")
         model.set_parameters(state["parameters"], exact_match=True, device="cpu")
+        variables = _variables(model)
         with torch.no_grad():
             for name, tensor in state.get("variables", {}).items():
-                _variables(model)[name].copy_(tensor)
+                variables[name].copy_(tensor)
         for name, rms in _running_statistics(model).items():
             saved = state["normalizer"][name]
             rms.mean, rms.var = saved["mean"].numpy(), saved["var"].numpy()
@@ -105,11 +106,6 @@ def load_checkpoint(path: Path, model: BaseAlgorithm) -> Progress:
     except Exception as error:  # torch.load raises almost anything, as does another recipe's state
         raise _unreadable(path, error) from error
     return progress
-
-
-def _variables(model: BaseAlgorithm) -> dict[str, torch.Tensor]:
-    """What a model learns outside of its networks: SAC's entropy coefficient."""
-    return {name: getattr(model, name) for name in model._get_torch_save_params()[1]}
 
 
 def has_finite_weights(model: BaseAlgorithm) -> bool:
@@ -140,6 +136,11 @@ def _read(path: Path, mmap: bool = False) -> dict[str, Any]:
 def _unreadable(path: Path, error: Exception) -> QuarlError:
     reason = " ".join(str(error).split())[:200]
     return QuarlError(f"checkpoint '{path}' cannot be read: {reason}; delete it to start anew")
+
+
+def _variables(model: BaseAlgorithm) -> dict[str, torch.Tensor]:
+    """What a model learns outside of its networks: SAC's entropy coefficient."""
+    return {name: getattr(model, name) for name in model._get_torch_save_params()[1]}
 
 
 def _running_statistics(model: BaseAlgorithm) -> dict[str, RunningMeanStd]:
