@@ -14,6 +14,7 @@ from quarl_nb.errors import QuarlError
 from quarl_nb.quant import parse_precision
 from quarl_nb.report.losses import paired_losses
 from quarl_nb.rl.envs import make_vec
+from quarl_nb.rl.exploration import random_actions_of
 from quarl_nb.rl.policies import PolicyNet, load_policy
 from quarl_nb.studies.policies import Subject
 from quarl_nb.studies.ptq import FIRST_SEED, measure_policy
@@ -58,7 +59,8 @@ def quantize_table(
         raise QuarlError(f"{episodes} episodes give no interval: at least 2")
     check_fits(net, env_id)
     subject = Subject(Path(str(source)).stem, net.spec.algo, env_id, net)
-    budget = {"episodes": episodes, "first_seed": first_seed}
+    budget = {"episodes": episodes, "first_seed": first_seed,
+              "random_actions": random_actions_of(net.spec.head, env_id)}  # fmt: skip
     formats = [("fp32", "minmax"), ("fp16", "minmax"), ("int8", ranges)]
     formats += [(f"affine{b}", ranges) for b in dict.fromkeys(bits)]
     records = _measure(subject, formats, budget)
@@ -76,6 +78,7 @@ def _measure(
             measured = measure_policy(subject, parse_precision(name, how), budget).measured
             rows.append({"key": name, "policy": subject.name, "algo": subject.algo, "seed": 0,
                          "env_id": subject.env_id, "precision": name, "ranges": how,
+                         "budget.random_actions": budget["random_actions"],
                          **measured})  # fmt: skip
     finally:
         torch.set_num_threads(threads)

@@ -177,19 +177,19 @@ def trajectories_of(record: pd.Series, n: int | None = None) -> Labels:
     Without sticky actions a deterministic policy plays few games of an Atari game, each begun a
     few no-ops earlier or later (Machado et al. 2018, "Revisiting the Arcade Learning
     Environment"): the same return, and lengths at most `NOOP_STEPS` apart. Everywhere else every
-    episode stands for itself: the start is drawn from a continuum, or the policy draws its actions,
-    and games that end alike do so by chance.
+    episode stands for itself: the start is drawn from a continuum, or the policy's actions are
+    (a head that samples, `random_actions`), and games that end alike do so by chance.
 
     Args:
-        record: env_id, policy where known, returns and lengths; of fp32, so that all precisions
-            share the labels.
+        record: env_id, policy and `budget.random_actions` where known, returns and lengths; of
+            fp32, so that all precisions share the labels.
 
     Raises:
         QuarlError: the policy's file is damaged.
     """
     returns = returns_of(record)[:n]
-    repeats = _DETERMINISTIC.search(str(record["env_id"])) and not _samples(record.get("policy"))
-    if not repeats or "lengths" not in record:
+    drawn = record.get("budget.random_actions", 0.0) > 0 or _samples(record.get("policy"))
+    if drawn or not _DETERMINISTIC.search(str(record["env_id"])) or "lengths" not in record:
         return np.arange(len(returns))
     lengths = np.asarray(record["lengths"], int)[:n]
     labels = np.zeros(len(returns), int)

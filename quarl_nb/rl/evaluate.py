@@ -14,6 +14,7 @@ import torch
 from quarl_nb.errors import QuarlError, check_seeds
 from quarl_nb.rl.atari import is_atari
 from quarl_nb.rl.envs import make_vec, reset_slots
+from quarl_nb.rl.exploration import RandomActions
 
 
 class Actor(Protocol):
@@ -59,6 +60,7 @@ def evaluate(
     n_envs: int | None = None,
     make: Callable[[], gym.Env] | None = None,
     n_threads: int = 1,
+    random_actions: float = 0.0,
     on_episode: Callable[[float], None] | None = None,
 ) -> Evaluation:
     """Run one episode for each seed, `n_envs` at a time, each to its end.
@@ -72,6 +74,8 @@ def evaluate(
         seeds: from 0 to 2^31 - 1.
         n_envs: episodes at once (default: 5 for Atari, 10 else); the batch of the policy.
         make: factory of one environment, in place of the one that `env_id` names.
+        random_actions: share of the (discrete) actions that are drawn instead, for each episode
+            by its own seed; see `quarl_nb.rl.exploration`.
         on_episode: called with each return as its episode ends.
     """
     check_seeds(*seeds[:1], *seeds[-1:])  # of a range, which may be too long even for len()
@@ -82,7 +86,8 @@ def evaluate(
     started = time.perf_counter()
     env = make_vec(env_id, n_envs, make=make, n_threads=n_threads)
     try:
-        returns, lengths = _run_episodes(policy, env, list(seeds), on_episode)
+        chance = RandomActions(env.single_action_space, n_envs, random_actions)
+        returns, lengths = _run_episodes(policy, env, list(seeds), chance, on_episode)
     finally:
         env.close()
     return Evaluation(returns, lengths, list(seeds), time.perf_counter() - started)
@@ -92,6 +97,7 @@ def _run_episodes(
     policy: Actor,
     env: Any,
     seeds: list[int],
+    chance: RandomActions,
     on_episode: Callable[[float], None] | None,
 ) -> tuple[list[float], list[int]]:
     n = env.num_envs
@@ -101,11 +107,12 @@ def _run_episodes(
     lengths = np.zeros(len(seeds), dtype=np.int64)
     next_episode = n
     obs = reset_slots(env, np.ones(n, dtype=bool), seeds[:n])
+    chance.begin(range(n), seeds[:n])
     state = policy.initial_state(n)
     generator = torch.Generator().manual_seed(seeds[0])
     while (episode >= 0).any():
         actions, state = policy.act(obs, state, generator)
-        obs, rewards, terminated, truncated, _ = env.step(actions)
+        obs, rewards, terminated, truncated, _ = env.step(chance.replace(actions))
         active = episode >= 0
         returns[episode[active]] += rewards[active]
         lengths[episode[active]] += 1
@@ -123,7 +130,9 @@ def _run_episodes(
             next_episode += len(slots)
             mask = np.zeros(n, dtype=bool)
             mask[slots] = True
-            obs = reset_slots(env, mask, [seeds[i] for i in episode[slots]])
+            begun = [seeds[i] for i in episode[slots]]
+            obs = reset_slots(env, mask, begun)
+            chance.begin(slots, begun)
             if state is not None:
                 state[torch.as_tensor(mask)] = policy.initial_state(len(slots))
     return [float(r) for r in returns], [int(length) for length in lengths]

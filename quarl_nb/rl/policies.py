@@ -191,13 +191,37 @@ def load_policy(source: str | Path, **options: Any) -> PolicyNet:
     return _load_folder(path)
 
 
+def load_spec(folder: Path) -> PolicySpec:
+    """What the policy in a folder of `save_policy` is, without its weights.
+
+    Raises:
+        QuarlError: no policy there, damaged, or of another format version.
+    """
+    return _read_description(folder)[0]
+
+
 def _load_folder(folder: Path) -> PolicyNet:
+    spec, sha256 = _read_description(folder)
     try:
-        description = json.loads((folder / DESCRIPTION).read_text())
         payload = _read_tensors(folder)
     except OSError as error:
-        name = Path(error.filename or folder).name
-        raise QuarlError(f"no policy in '{folder}': cannot read {name}") from error
+        raise _missing(folder, error) from error
+    if hashlib.sha256(payload).hexdigest() != sha256:
+        raise QuarlError(
+            f"{TENSORS} of '{folder}' is truncated or was changed: its SHA-256 differs"
+        )
+    try:
+        return PolicyNet(spec, load_safetensors(payload))
+    except (QuarlError, SafetensorError) as error:
+        raise QuarlError(f"policy '{folder}': {error}") from error
+
+
+def _read_description(folder: Path) -> tuple[PolicySpec, str]:
+    """The spec, and the SHA-256 that the tensors should have."""
+    try:
+        description = json.loads((folder / DESCRIPTION).read_text())
+    except OSError as error:
+        raise _missing(folder, error) from error
     except ValueError as error:
         raise QuarlError(f"{DESCRIPTION} of '{folder}' is damaged: {error}") from error
     version = description.get("format_version") if isinstance(description, dict) else None
@@ -205,14 +229,15 @@ def _load_folder(folder: Path) -> PolicyNet:
         raise QuarlError(
             f"{DESCRIPTION} of '{folder}' has format version {version}; known: {FORMAT_VERSION}"
         )
-    if hashlib.sha256(payload).hexdigest() != description.get("tensors_sha256"):
-        raise QuarlError(
-            f"{TENSORS} of '{folder}' is truncated or was changed: its SHA-256 differs"
-        )
     try:
-        return PolicyNet(PolicySpec.from_json(description["spec"]), load_safetensors(payload))
-    except (QuarlError, SafetensorError, KeyError) as error:
+        return PolicySpec.from_json(description["spec"]), description.get("tensors_sha256")
+    except (QuarlError, KeyError) as error:
         raise QuarlError(f"policy '{folder}': {error}") from error
+
+
+def _missing(folder: Path, error: OSError) -> QuarlError:
+    name = Path(error.filename or folder).name
+    return QuarlError(f"no policy in '{folder}': cannot read {name}")
 
 
 def _write_tensors(folder: Path, payload: bytes) -> None:

@@ -24,6 +24,7 @@ from quarl_nb.rl.air_curriculum import CurriculumCallback
 from quarl_nb.rl.checkpoint import Progress, has_finite_weights, load_checkpoint, save_checkpoint
 from quarl_nb.rl.denormals import denormals_as_zero
 from quarl_nb.rl.evaluate import Evaluation, evaluate
+from quarl_nb.rl.exploration import random_actions_of
 from quarl_nb.rl.model import make_model
 from quarl_nb.rl.policies import PolicyNet, save_policy
 from quarl_nb.rl.recipes import Recipe
@@ -140,7 +141,9 @@ class _Monitor(BaseCallback):
         net = PolicyNet.from_sb3(self.model, env_id=self.recipe.env_id)
         if self.recipe.head:
             net = net.with_head(self.recipe.head)
-        result = evaluate(net, self.recipe.judged_in or self.recipe.env_id, seeds)
+        env_id = self.recipe.judged_in or self.recipe.env_id
+        share = random_actions_of(net.spec.head, env_id)
+        result = evaluate(net, env_id, seeds, random_actions=share)
         self.progress.wall_s = time.perf_counter() - self.started
         self.evaluated_at = self.num_timesteps
         if result.mean > self.progress.best_return:

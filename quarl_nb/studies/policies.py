@@ -11,7 +11,8 @@ import gymnasium as gym
 
 from quarl_nb.errors import QuarlError, check_choice
 from quarl_nb.paths import project_root
-from quarl_nb.rl.policies import DESCRIPTION, PolicyNet, load_policy
+from quarl_nb.rl.exploration import random_actions_of
+from quarl_nb.rl.policies import DESCRIPTION, PolicyNet, load_policy, load_spec
 from quarl_nb.rl.public_agents import PublicAgent, load_agent, public_agents
 from quarl_nb.rl.recipes import recipes
 
@@ -46,6 +47,10 @@ class PolicySource(Protocol):
         """(algo, env_id) of a policy; QuarlError if there is none of that name."""
         ...
 
+    def random_actions(self, name: str) -> float:
+        """The share of random actions that it is evaluated with."""
+        ...
+
     def load(self, name: str) -> Subject: ...
 
 
@@ -76,13 +81,16 @@ class TrainedPolicies:
         check_choice("policy", name, [anything, *self.names(), *own])
         if name in known:
             return known[name].algo, known[name].env_id
-        spec = load_policy(self.root / name).spec
+        spec = load_spec(self.root / name)
         if spec.env_id is None:
             raise QuarlError(f"policy {name!r} does not say where it acts: save it with an env_id")
         return spec.algo, spec.env_id
 
     def _folders(self, pattern: str) -> list[str]:
         return sorted(path.parent.name for path in self.root.glob(f"{pattern}/{DESCRIPTION}"))
+
+    def random_actions(self, name: str) -> float:
+        return random_actions_of(load_spec(self.root / name).head, self.describe(name)[1])
 
     def load(self, name: str) -> Subject:
         algo, env_id = self.describe(name)
@@ -99,6 +107,9 @@ class PublicPolicies:
     def describe(self, name: str) -> tuple[str, str]:
         agent = self._agent(name)
         return agent.algo, agent.env_id
+
+    def random_actions(self, name: str) -> float:
+        return 0.0  # what its author's evaluation draws, its environment does
 
     def load(self, name: str) -> Subject:
         agent = self._agent(name)

@@ -73,6 +73,8 @@ class PTQStudy:
             if is_atari(env_id) or env_id.startswith("ALE/"):
                 episodes = min(episodes, ATARI_EPISODES)
             budget = {"episodes": episodes, "first_seed": parameters["first_seed"]}
+            if share := self.policies.random_actions(policy):
+                budget["random_actions"] = share
             for precision, ranges in formats:
                 cell = {"policy": policy, "algo": algo, "env_id": env_id,
                         "precision": precision, "ranges": ranges, "seed": 0}  # fmt: skip
@@ -88,11 +90,18 @@ class PTQStudy:
 def measure_policy(
     subject: Subject, precision: Precision, budget: Mapping[str, Any]
 ) -> Measurement:
-    """Returns of `subject` in `precision` over the seeds of `budget` (episodes, first_seed)."""
+    """Returns of `subject` in `precision` over the seeds of `budget`.
+
+    Args:
+        budget: episodes, first_seed, and random_actions where a share of them is drawn.
+    """
     torch.set_num_threads(1)
     quantized = quantize_policy(subject.net, precision, subject.env_id, subject.make)
     seeds = range(budget["first_seed"], budget["first_seed"] + budget["episodes"])
-    result = evaluate(fast_policy(quantized), subject.env_id, seeds, make=subject.make)
+    result = evaluate(
+        fast_policy(quantized), subject.env_id, seeds, make=subject.make,
+        random_actions=budget.get("random_actions", 0.0),
+    )  # fmt: skip
     measured = {
         "returns": result.returns,
         "lengths": result.lengths,

@@ -94,7 +94,10 @@ def test_a_policy_that_draws_its_actions_repeats_nothing(
     monkeypatch.chdir(tmp_path)
     assert trajectories_of(pd.Series(PONG | {"policy": "drawn"})).tolist() == list(range(6))
     for policy in ("largest", "public/without-a-file"):
-        assert trajectories_of(pd.Series(PONG | {"policy": policy})).max() == 3
+        record = PONG | {"policy": policy, "budget.random_actions": float("nan")}
+        assert trajectories_of(pd.Series(record)).max() == 3
+        record["budget.random_actions"] = 0.01
+        assert trajectories_of(pd.Series(record)).tolist() == list(range(6))
 
 
 def test_the_projects_own_policies_tell_which_of_them_draw() -> None:

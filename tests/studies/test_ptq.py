@@ -157,6 +157,20 @@ def test_trained_policies_describe_themselves_by_name(project):
     assert source.load("ppo-CartPole-v1").extra == {"who": "test"}
 
 
+def test_a_greedy_policy_of_atari_plays_some_actions_at_random(project):
+    folder = project / "data" / "policies" / "mine"
+    own = lean_policy()
+    own.spec = replace(own.spec, env_id="PongNoFrameskip-v4")
+    save_policy(own, folder, {})
+    shares = {}
+    for head in ("argmax", "sample"):
+        own.spec = replace(own.spec, head=Head(head))
+        save_policy(own, folder, {})
+        (_, budget), *_ = PTQ.cells({**PTQ.profiles["smoke"], "policies": ["mine"]})
+        shares[head] = budget.get("random_actions")
+    assert shares == {"argmax": 0.01, "sample": None}  # None: the key of the records before it
+
+
 def test_a_policy_of_ones_own_is_measured_by_its_name_alone(project):
     folder = project / "data" / "policies" / "mine"
     own = lean_policy()
