@@ -93,7 +93,8 @@ def paired_losses(records: pd.DataFrame, resamples: int = RESAMPLES) -> pd.DataF
         p_equivalent, keys (the two records).
 
     Raises:
-        QuarlError: returns are missing or two precisions ran on different episode seeds.
+        QuarlError: returns are missing, or two precisions ran on different episode seeds or with
+            different shares of random actions.
     """
     rows: list[dict[str, object]] = []
     records = ptq_records(records)
@@ -117,7 +118,7 @@ def _policy_rows(
     for _, record in group.iterrows():
         treatment = returns_of(record)
         n = min(len(base), len(treatment))
-        _check_seeds(reference, record)
+        _check_alike(reference, record)
         drawn, own = weights, clusters
         if n < len(base):
             own = trajectories_of(reference, n)
@@ -212,10 +213,12 @@ def _samples(policy: object) -> bool:
     return bool(head.get("kind") == "sample")
 
 
-def _check_seeds(reference: pd.Series, record: pd.Series) -> None:
-    column = "budget.first_seed"
-    if column in record and record[column] != reference[column]:
-        raise QuarlError(
-            f"{record['policy']}: {record['precision']} ran on episode seeds from "
-            f"{record[column]}, fp32 from {reference[column]}; run both on the same"
-        )
+def _check_alike(reference: pd.Series, record: pd.Series) -> None:
+    for name in ("first_seed", "random_actions"):
+        column = f"budget.{name}"
+        own, other = record.get(column), reference.get(column)
+        if own != other and not (pd.isna(own) and pd.isna(other)):
+            raise QuarlError(
+                f"{record['policy']}: {record['precision']} ran with {name} {own}, "
+                f"fp32 with {other}; run both with the same"
+            )

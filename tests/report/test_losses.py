@@ -137,8 +137,17 @@ def test_reference_of_zero_is_undecided_not_infinite() -> None:
 def test_other_seeds_are_refused() -> None:
     rows = frame(fp32=[1.0, 2], affine8=[1.0, 2])
     rows.loc[1, "budget.first_seed"] = 8
-    with pytest.raises(QuarlError, match="ppo-X-v0: affine8 ran on episode seeds from 8, fp32"):
+    with pytest.raises(QuarlError, match="ppo-X-v0: affine8 ran with first_seed 8, fp32 with 7"):
         paired_losses(rows)
+
+
+def test_a_greedy_and_an_exploring_record_are_no_pair() -> None:
+    rows = frame(fp32=[1.0, 2], affine8=[1.0, 2])
+    rows["budget.random_actions"] = [float("nan"), 0.01]
+    with pytest.raises(QuarlError, match="affine8 ran with random_actions 0.01, fp32 with nan"):
+        paired_losses(rows)
+    rows["budget.random_actions"] = float("nan")  # as beside another policy's that explores
+    assert len(paired_losses(rows)) == 2
 
 
 def test_missing_returns_are_refused() -> None:
