@@ -1,7 +1,7 @@
 # make reproduce | make test | make lab | make bench | make lint   (needs Python 3.11 and make)
 PYTHON ?= python3.11
 # For a CPU-only torch from pytorch.org, where plain pip would bring CUDA:
-#   make test PIP_ARGS="--extra-index-url https://download.pytorch.org/whl/cpu"
+#   make test PIP_ARGS="--extra-index-url <index of PyTorch's CPU builds>"
 PIP_ARGS ?=
 WORKERS ?= 2
 BIN := .venv/bin
