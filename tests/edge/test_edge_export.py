@@ -274,9 +274,7 @@ def test_a_file_without_observations_on_a_board_is_one_line(
          "error: actions [3, 7] are not those of 3 observations"),
     ],
 )  # fmt: skip
-def test_other_arrays_are_one_line_on_a_board(
-    small_policy, obs, tmp_path, arrays, message
-):
+def test_other_arrays_are_one_line_on_a_board(small_policy, obs, tmp_path, arrays, message):
     folder = export_policy(small_policy, "int8", tmp_path, obs, name="p")
     np.savez(folder / "other.npz", **arrays)
     assert benchmark(folder, "--observations", "other.npz") == (1, message + "\n")
