@@ -33,6 +33,7 @@ def export_command(options: argparse.Namespace) -> int:
 
     from quarl_nb.cli.policies import policy_source
     from quarl_nb.edge.export import OBSERVATIONS, export_policy, record_observations
+    from quarl_nb.quantize import check_fits
     from quarl_nb.rl.policies import load_policy
 
     net = load_policy(policy_source(options.policy, options.vecnormalize), env_id=options.env,
@@ -51,6 +52,7 @@ def export_command(options: argparse.Namespace) -> int:
             f"{options.policy!r} does not say where it acts: give --env or --observations"
         )
     else:
+        check_fits(net, env_id)
         obs = record_observations(net, env_id, OBSERVATIONS)
     folder = export_policy(net, options.precision, options.to, obs,
                            name=Path(options.policy).name, ranges=options.ranges)

@@ -153,6 +153,8 @@ def test_export_and_import_from_the_command_line(tmp_path, capsys):
     [
         (["export", "ppo-CartPole-v1", "--precision", "fp16", "--to", "x"], "fp16"),
         (["export", "nowhere", "--to", "x"], "nowhere"),
+        (["export", "ppo-MountainCarContinuous-v0", "--env", "MountainCar-v0", "--to", "x"],
+         "actions of shape [1], 'MountainCar-v0' takes 3 discrete actions"),
         (["export", "ppo-CartPole-v1", "--to", "x", "--observations", "no.npy"], "'no.npy'"),
         (["edge", "import", "nowhere.json"], "cannot read 'nowhere.json'"),
     ],
