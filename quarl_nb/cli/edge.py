@@ -45,7 +45,7 @@ def export_command(options: argparse.Namespace) -> int:
                 obs = np.lib.format.read_array(file, allow_pickle=False)
         except OSError as error:
             raise QuarlError(f"cannot read '{options.observations}': {error.strerror}") from error
-        except (ValueError, EOFError, OverflowError, MemoryError) as error:
+        except Exception as error:  # numpy parses the header as Python, which fails in many ways
             raise QuarlError(f"'{options.observations}' is not a .npy of observations") from error
     elif env_id is None:
         raise QuarlError(

@@ -249,6 +249,8 @@ def test_other_observations_on_a_board_must_fit(small_policy, obs, tmp_path, oth
         (None, "error: cannot read 'other.npz': No such file or directory"),
         (b"", "error: 'other.npz' is no .npy, nor an .npz with `obs`"),
         (b"not numbers", "error: 'other.npz' is no .npy, nor an .npz with `obs`"),
+        (b"\x93NUMPY\1\0\x0b\0{'descr': (\n",
+         "error: 'other.npz' is no .npy, nor an .npz with `obs`"),
         (b"PK\3\4 cut off", "error: 'other.npz' is no .npy, nor an .npz with `obs`"),
         (normal(3, 6), "error: 'other.npz' is no .npy, nor an .npz with `obs`"),  # by another name
     ],
