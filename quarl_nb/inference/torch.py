@@ -58,7 +58,8 @@ class TorchEngine:
     def run(self, obs: np.ndarray) -> np.ndarray:
         check_observations(obs, self._shape, self._dtype)
         with torch.inference_mode():
-            x = self._inputs(torch.as_tensor(obs)).to(self._computes_in)
+            # torch takes no views that run backwards (mirrored frames).
+            x = self._inputs(torch.as_tensor(np.ascontiguousarray(obs))).to(self._computes_in)
             return self._layers(x).float().numpy()
 
 

@@ -161,6 +161,13 @@ def test_wrong_observations_are_refused(runtime):
         frames.run(normal(1, 4, 84, 84))
 
 
+@pytest.mark.parametrize("runtime", ["onnxruntime", "torch"])
+def test_views_that_run_backwards_are_observations_too(runtime):
+    engine = open_engine(build_payload(random_policy("8x1", 0), "fp32", runtime=runtime))
+    obs = normal(4, 67)
+    np.testing.assert_array_equal(engine.run(obs[:, ::-1]), engine.run(obs[:, ::-1].copy()))
+
+
 FRAMES = np.zeros((2, 3, 9, 9), np.float32)
 BYTES = FRAMES.astype(np.uint8)
 GRU = ("gru_cell", {"input_size": 4, "hidden_size": 4})
