@@ -330,6 +330,7 @@ GRU = ("gru_cell", {"input_size": 6, "hidden_size": 6})
         (((3, 9, 9), CONV, "relu", "flatten", linear(196, 2)), {}, "'layers.0' (conv2d) has no"),
         (((6,), "identity", NORMALIZE, linear(6, 2)), {}, "'layers.1' (normalize) has no form"),
         (((6,), GRU), {}, "gru_cell"),
+        (((2, 3), linear(3, 4), "flatten", linear(8, 2)), {}, "(linear) takes vectors of 3, not 6"),
         (((6,), linear(6, 2)), {"precision": "fp16"}, "unknown precision of an export 'fp16'"),
         (((6,), linear(6, 2)), {"ranges": "mean"}, "unknown ranges 'mean'"),
         (((6,), linear(6, 2)), {"head": Head("sample")}, "head 'sample' draws its actions"),
