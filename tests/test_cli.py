@@ -196,14 +196,16 @@ def test_claims_tells_each_verdict_and_the_counts(tmp_path, capsys):
 
 
 def test_what_is_no_array_of_observations_is_one_line(tmp_path, capsys):
-    archive, empty, damaged = (tmp_path / name for name in ("x.npz", "empty.npy", "damaged.npy"))
+    names = ("x.npz", "empty.npy", "damaged.npy", "open.npy")
+    archive, empty, damaged, unclosed = (tmp_path / name for name in names)
     np.savez(archive, obs=np.zeros((3, 4)))
     empty.write_bytes(b"")
+    unclosed.write_bytes(b"\x93NUMPY\1\0\x0b\0{'descr': (\n")
     with damaged.open("wb") as file:
         header = {"descr": "<f8", "fortran_order": False, "shape": (10**20, 4)}
         np.lib.format.write_array_header_1_0(file, header)
     export = ["export", "ppo-CartPole-v1", "--to", str(tmp_path / "out"), "--observations"]
-    for path in (archive, empty, damaged):
+    for path in (archive, empty, damaged, unclosed):
         assert main([*export, str(path)]) == 2
         assert capsys.readouterr().err == f"error: '{path}' is not a .npy of observations\n"
 

@@ -33,6 +33,7 @@ def export_command(options: argparse.Namespace) -> int:
 
     from quarl_nb.cli.policies import policy_source
     from quarl_nb.edge.export import OBSERVATIONS, export_policy, record_observations
+    from quarl_nb.quantize import check_fits
     from quarl_nb.rl.policies import load_policy
 
     net = load_policy(policy_source(options.policy, options.vecnormalize), env_id=options.env,
@@ -44,13 +45,14 @@ def export_command(options: argparse.Namespace) -> int:
                 obs = np.lib.format.read_array(file, allow_pickle=False)
         except OSError as error:
             raise QuarlError(f"cannot read '{options.observations}': {error.strerror}") from error
-        except (ValueError, EOFError, OverflowError, MemoryError) as error:
+        except Exception as error:  # numpy parses the header as Python, which fails in many ways
             raise QuarlError(f"'{options.observations}' is not a .npy of observations") from error
     elif env_id is None:
         raise QuarlError(
             f"{options.policy!r} does not say where it acts: give --env or --observations"
         )
     else:
+        check_fits(net, env_id)
         obs = record_observations(net, env_id, OBSERVATIONS)
     folder = export_policy(net, options.precision, options.to, obs,
                            name=Path(options.policy).name, ranges=options.ranges)

@@ -69,6 +69,7 @@ def build(folder: Path, target: Target, name: str = "test_policy") -> Path:
     Raises:
         QuarlError: the compiler refused (its first error).
     """
+    (folder / f"{name}.su").unlink(missing_ok=True)  # another compiler's: `policy_memory` reads it
     frames = "-fstack-size-section" if "ziglang" in target.command else "-fstack-usage"
     _run([*target.command, frames, "-c", "policy.c", "-o", f"{name}.o"], folder)
     _run([*target.command, "-o", name, "test_policy.c", f"{name}.o", "-lm"], folder)
@@ -89,9 +90,10 @@ def run_test(program: Path, target: Target, calls: int = 1) -> dict[str, Any]:
     if target.emulator and shutil.which(target.emulator[0]) is None:
         raise UnavailableError(f"no {target.emulator[0]}: apt-get install qemu-user")
     done = _start([*target.emulator, str(program), str(calls)], program.parent)
-    if done.returncode not in (0, 1) or not done.stdout:
-        raise QuarlError(f"'{program.name}' ended with status {done.returncode}")
-    reported = json.loads(done.stdout)
+    try:
+        reported = json.loads(done.stdout)
+    except ValueError as error:
+        raise QuarlError(f"'{program.name}' ended with status {done.returncode}") from error
     times = np.array(reported.pop("latency_ns")) / 1e9
     percentiles = {f"latency_p{p}_s": float(np.percentile(times, p)) for p in PERCENTILES}
     return reported | percentiles | {"latency_min_s": float(times.min()), "calls": len(times)}
@@ -195,6 +197,12 @@ def _run(command: Sequence[str], folder: Path) -> None:
 
 
 def _start(command: Sequence[str], folder: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        command, cwd=folder, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
-    )
+    name = Path(command[0]).name
+    try:
+        return subprocess.run(
+            command, cwd=folder, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+        )
+    except subprocess.TimeoutExpired as error:
+        raise QuarlError(f"'{name}' did not end within {TIMEOUT_S} s") from error
+    except OSError as error:
+        raise QuarlError(f"cannot run '{name}': {error.strerror}") from error

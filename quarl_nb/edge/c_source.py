@@ -89,6 +89,11 @@ class CSource:
 
     def linear(self, module: nn.Linear) -> None:
         name, outputs = self.names[module], module.out_features
+        if module.in_features != self.widths[-1]:
+            raise QuarlError(
+                f"layer {name!r} (linear) takes vectors of {module.in_features}, not "
+                f"{self.widths[-1]} values: it has no form in C without a flatten before it"
+            )
         bias = torch.zeros(outputs) if module.bias is None else module.bias
         for what, tensor in (("weight", module.weight), ("bias", bias)):
             check_finite(tensor, f"{name}.{what}", self.precision.name)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from quarl_nb.rl.spec import Head
@@ -59,7 +61,9 @@ def declaration(name: str, array: np.ndarray) -> str:
 
 
 def literal(value: float, dtype: str = "float32") -> str:
-    """A finite number as a constant in C."""
+    """A number as a constant in C, which has none for infinity: the largest stands for it."""
+    if math.isinf(value):
+        value = math.copysign(float(np.finfo(dtype).max), value)
     if dtype == "float32":
         return f"{value:.8e}f"
     return f"{value:.16e}" if dtype == "float64" else str(int(value))
@@ -87,9 +91,7 @@ def act_definition(head: Head) -> str:
     return best;
 }}
 """
-    limit = np.finfo(np.float32).max
-    low, high = (np.clip(np.array(bound, np.float32), -limit, limit)
-                 for bound in (head.low, head.high))  # fmt: skip
+    low, high = (np.array(bound, np.float32) for bound in (head.low, head.high))
     if head.kind == "clip":
         body = "clip(action + i, 1, low[i], high[i]);"
     else:

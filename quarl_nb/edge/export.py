@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
-import shutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -59,19 +59,21 @@ def export_policy(
 
     Raises:
         QuarlError: a layer, head or precision without a form in C or ONNX Runtime, bad weights,
-            observations that are none, of another shape or not finite numbers, or a full disk.
+            observations that are none, of another shape or not finite numbers, outputs that
+            are not finite, or a folder that cannot be written.
     """
     folder = Path(folder)
     check_choice("precision of an export", precision, PRECISIONS)
     if net.spec.head.kind == "sample":
         raise QuarlError("head 'sample' draws its actions; allowed: argmax, clip, tanh_scale")
-    _check_observations(observations, net)
     parsed = parse_precision(precision, ranges)
-    obs = np.ascontiguousarray(observations, obs_dtype(net))
+    obs = _as_inputs(observations, net)
     graph = onnx_graph(net, parsed, obs)
     simulated = quantize_module(net, parsed, lambda model: model(torch.as_tensor(obs)))
     source = CSource(net, parsed, simulated)
     outputs, actions = simulated(torch.as_tensor(obs)).numpy(), simulated.act(obs)[0]
+    if not np.isfinite(outputs).all():
+        raise QuarlError("outputs for the recorded observations are NaN or infinite")
     tolerances = {
         "tolerance": TOLERANCE[precision] * float(np.abs(outputs).max()),
         "action_tolerance": 0.0 if net.spec.head.discrete
@@ -91,14 +93,15 @@ def export_policy(
             "c_bytes": sum(array.nbytes for array in source.arrays.values()),
         }, indent=1) + "\n",
     }  # fmt: skip
+    recorded = io.BytesIO()
+    np.savez(recorded, obs=obs, outputs=outputs, actions=actions)
     write_atomically(folder / "policy.onnx", model)
-    for file in MADE:
-        (folder / file).unlink(missing_ok=True)
+    _remove(folder / file for file in MADE)
     for file, text in texts.items():
         write_atomically(folder / file, text.encode())
     for file in COPIED:
-        shutil.copyfile(DEVICE / file, folder / file)
-    np.savez(folder / "observations.npz", obs=obs, outputs=outputs, actions=actions)
+        write_atomically(folder / file, (DEVICE / file).read_bytes())
+    write_atomically(folder / "observations.npz", recorded.getvalue())
     return folder
 
 
@@ -135,17 +138,29 @@ def head_of(net: PolicyNet) -> dict[str, Any]:
     return {"kind": head.kind, "low": low, "high": high}
 
 
-def _check_observations(obs: np.ndarray, net: PolicyNet) -> None:
-    shape = net.spec.obs_shape
+def _as_inputs(obs: np.ndarray, net: PolicyNet) -> np.ndarray:
+    """Recorded observations in the type that the policy takes, checked."""
+    shape, dtype = net.spec.obs_shape, obs_dtype(net)
     if obs.shape[1:] != shape or not len(obs):
         wanted = ", ".join(["n", *map(str, shape)])
         raise QuarlError(f"recorded observations must be [{wanted}], n >= 1; got {list(obs.shape)}")
-    if obs_dtype(net) == "uint8" != obs.dtype.name:
+    if dtype == "uint8" != obs.dtype.name:
         raise QuarlError(f"recorded observations must be frames of uint8, got {obs.dtype}")
     if obs.dtype.kind not in "buif":
         raise QuarlError(f"recorded observations must be real numbers, got {obs.dtype}")
+    with np.errstate(over="ignore"):  # to infinity
+        obs = np.ascontiguousarray(obs, dtype)
     if not np.isfinite(obs).all():
-        raise QuarlError("recorded observations hold NaN or infinite values")
+        raise QuarlError(f"recorded observations hold NaN or infinite values in {dtype}")
+    return obs
+
+
+def _remove(files: Iterable[Path]) -> None:
+    try:
+        for file in files:
+            file.unlink(missing_ok=True)
+    except OSError as error:
+        raise QuarlError(f"cannot remove '{error.filename}': {error.strerror}") from error
 
 
 def _test_vectors(

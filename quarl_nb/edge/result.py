@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from quarl_nb import provenance
 from quarl_nb.edge.export import FORMAT_VERSION, PRECISIONS
 from quarl_nb.edge.pi_model import RUNTIMES
 from quarl_nb.errors import QuarlError, check_at_least, check_choice
+from quarl_nb.quant import RANGES
 from quarl_nb.store import ResultStore
 from quarl_nb.study import Cell
 
 STUDY, PROFILE, SCHEMA_VERSION = "edge_board", "full", 1
-_LATENCIES = tuple(f"latency_p{p}_s" for p in (10, 50, 90, 99))
-_NUMBERS = ("calls", "observations", "actions_as_recorded", "resident_bytes", "peak_resident_bytes")
-_COUNTS = ("observations", "onnx_bytes", "c_bytes", "weight_bytes")
+_LATENCIES = ("latency_min_s", *(f"latency_p{p}_s" for p in (10, 50, 90, 99)))
+_COUNTED = ("calls", "observations", "actions_as_recorded", "resident_bytes", "peak_resident_bytes")
+_EXPORTED = ("observations", "onnx_bytes", "c_bytes", "weight_bytes")
+# What tells that it ran as it should: the libraries' version, the comparison with the test vector.
+_OWN = {"onnxruntime": ("version", str), "c": ("correct", bool)}
 
 
 def import_result(path: str | Path, store: ResultStore) -> list[Path]:
@@ -67,7 +69,9 @@ def _records(result: Any) -> Iterator[dict[str, Any]]:
         raise QuarlError("result holds no runtime")
     for runtime, measured in runtimes.items():
         check_choice("runtime of the result", runtime, RUNTIMES)
-        check_measured(measured, export["observations"], f"runtimes.{runtime}.")
+        where = f"runtimes.{runtime}."
+        check_measured(measured, export["observations"], where)
+        own = _field(measured, *_OWN[runtime], where)
         cell = {"policy": export["policy"], "precision": export["precision"],
                 "ranges": export["ranges"], "runtime": runtime, "board": model}  # fmt: skip
         budget = {"calls": measured["calls"], "measured_at": started}
@@ -79,8 +83,10 @@ def _records(result: Any) -> Iterator[dict[str, Any]]:
             "measured": kept, "backend": runtime, "source": "measured",
             "energy": {}, "wall_s": None,
             "extra": {"board": board, "export": export},
+            # The board's; of what imports it, the code alone.
             "provenance": {**provenance.collect(), "start_time": started,
-                           "cpu": ", ".join(cpu), "gpu": None,
+                           "packages": {"onnxruntime": own} if runtime == "onnxruntime" else {},
+                           "cpu": ", ".join(cpu), "cpu_features": [], "gpu": None,
                            "cores": board.get("cores"), "os": board.get("os"),
                            "python": board.get("python")},
         }  # fmt: skip
@@ -91,7 +97,8 @@ def _check_export(export: dict[str, Any]) -> None:
     for name in ("policy", "precision", "ranges"):
         _field(export, name, str, "export.")
     check_choice("precision of the result", export["precision"], PRECISIONS)
-    for name in _COUNTS:
+    check_choice("ranges of the result", export["ranges"], RANGES)
+    for name in _EXPORTED:
         check_at_least(1, **{f"export.{name}": _field(export, name, int, "export.")})
     network = _field(export, "network", list, "export.")
     if not _is_list(network, int) or len(network) < 2 or min(network) < 1:
@@ -105,13 +112,14 @@ def check_measured(measured: Any, n_observations: int, where: str = "") -> None:
         n_observations: how many the exported folder holds.
         where: name of the part, for the error.
     """
-    for name in (*_LATENCIES, *_NUMBERS):
-        value = _field(measured, name, object, where)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not np.isfinite(value):
-            raise QuarlError(f"{where}{name} must be a number, not {value!r}")
+    for name in (*_LATENCIES, *_COUNTED):
+        value, whole = _field(measured, name, object, where), name in _COUNTED
+        if type(value) not in ((int,) if whole else (int, float)) or not abs(value) < math.inf:
+            kind = "a whole number" if whole else "a number"
+            raise QuarlError(f"{where}{name} must be {kind}, not {value!r}")
     latencies = [measured[name] for name in _LATENCIES]
     if latencies != sorted(latencies) or latencies[0] <= 0:
-        raise QuarlError(f"{where}latency percentiles must be positive and rising: {latencies}")
+        raise QuarlError(f"{where}latencies must be positive and rising: {latencies}")
     check_at_least(1, **{f"{where}calls": measured["calls"]})
     n = measured["observations"]
     if n != n_observations:

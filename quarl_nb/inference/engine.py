@@ -27,6 +27,8 @@ class Engine(Protocol):
     def run(self, obs: np.ndarray) -> np.ndarray:
         """Head outputs, float32 ``[n, outputs]``, of raw observations ``[n, *obs_shape]``.
 
+        Observations must be finite: what is NaN for fp32 is a number like any other for int8.
+
         Raises:
             QuarlError: observations of another shape, or none; frames that are not uint8.
         """

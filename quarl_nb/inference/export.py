@@ -43,7 +43,8 @@ def build_payload(
 
     Raises:
         QuarlError: what does not run in that precision (the layer named), NaN or infinite weights
-            (named), no calibration where it is needed, or a network of simulated precision.
+            (named), no calibration where it is needed or frames that are not uint8, or a network
+            of simulated precision.
     """
     check_choice("runtime", runtime, RUNTIMES)
     parsed = parse_precision(precision, ranges)
@@ -103,4 +104,7 @@ def _graph(net: PolicyNet, precision: Precision, calibration: np.ndarray | None)
         raise QuarlError(
             f"int8 convolutions need calibration observations of {list(shape)}, got {got}"
         )
+    if obs_dtype(net) == "uint8" != calibration.dtype.name:
+        got = calibration.dtype.name
+        raise QuarlError(f"calibration observations must be frames of uint8, got {got}")
     return StaticGraph(net, precision, calibration, unsigned=saturates_int8())

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from quarl_nb.errors import QuarlError
+from quarl_nb.errors import QuarlError, check_choice
 from quarl_nb.inference.engine import check_observations
 from quarl_nb.inference.payload import Payload
 from quarl_nb.inference.weights import check_finite
@@ -49,20 +49,30 @@ class TorchEngine:
     def __init__(self, content: Payload, payload_bytes: int) -> None:
         self.precision, self.payload_bytes = content.precision, payload_bytes
         self._shape, self._dtype = content.obs_shape, np.dtype(content.obs_dtype)
+        check_choice("precision of the payload", content.precision, DTYPES)
         self._computes_in = DTYPES[content.precision]
-        spec = PolicySpec.from_json(json.loads(content.model))
-        layers = nn.Sequential(*(layer.build() for layer in spec.layers))
-        tensors = {name: _from_numpy(array) for name, array in content.tensors.items()}
-        layers.load_state_dict(tensors, assign=True)
-        layers.eval()
+        layers = _build(content)
         n_inputs = sum(isinstance(layer, _INPUT_LAYERS) for layer in layers)
         self._inputs, self._layers = layers[:n_inputs], layers[n_inputs:]
 
     def run(self, obs: np.ndarray) -> np.ndarray:
         check_observations(obs, self._shape, self._dtype)
         with torch.inference_mode():
-            x = self._inputs(torch.as_tensor(obs)).to(self._computes_in)
+            # torch takes no views that run backwards (mirrored frames).
+            x = self._inputs(torch.as_tensor(np.ascontiguousarray(obs))).to(self._computes_in)
             return self._layers(x).float().numpy()
+
+
+def _build(content: Payload) -> nn.Sequential:
+    try:
+        spec = PolicySpec.from_json(json.loads(content.model))
+        layers = nn.Sequential(*(layer.build() for layer in spec.layers))
+        tensors = {name: _from_numpy(array) for name, array in content.tensors.items()}
+        layers.load_state_dict(tensors, assign=True)
+    except (ValueError, RuntimeError) as error:  # no JSON; tensors that do not fit
+        reason = " ".join(str(error).split())
+        raise QuarlError(f"torch cannot open the payload: {reason}") from error
+    return layers.eval()
 
 
 def _to_numpy(tensor: Tensor) -> np.ndarray:

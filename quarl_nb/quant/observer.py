@@ -187,6 +187,11 @@ class SamplingObserver(MinMaxObserver):
         self._seed = seed
         self._rows, self._keys = torch.empty(0), torch.empty(0)
 
+    @property
+    def observed(self) -> bool:
+        """Whether there is a sample: a state that is loaded has none, only its extremes."""
+        return self._keys.numel() > 0
+
     def _update(self, rows: Tensor) -> None:
         super()._update(rows)
         # Keeping the smallest of random keys makes every value ever seen equally likely to stay.

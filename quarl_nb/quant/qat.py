@@ -221,7 +221,7 @@ def quantize_aware(
     if method == "lsq" and per_channel:
         raise QuarlError("learned steps are per tensor: per_channel=True needs method='minmax'")
     quant_range(bits)
-    layers = list(_plain_layers(modules))
+    layers = list(dict.fromkeys(_plain_layers(modules)))  # a part that runs twice is one
     if not layers:
         raise QuarlError("nothing to quantize: the network has no Linear or Conv2d layer")
     for i, layer in enumerate(layers):
@@ -234,7 +234,7 @@ def quantize_aware(
         # As torch.nn.utils.parametrize does, which however renames the parameters.
         layer.__class__ = QAT_LAYERS[type(layer)]
         layer.train(layer.training)
-    return list(qat_layers(modules))
+    return list(qat_layers(layers))
 
 
 def _plain_layers(modules: Iterable[nn.Module]) -> Iterator[nn.Module]:

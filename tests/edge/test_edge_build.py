@@ -10,6 +10,7 @@ import pytest
 
 from quarl_nb.edge.build import (
     Target,
+    board,
     build,
     instructions_per_decision,
     memory_of,
@@ -87,6 +88,32 @@ def test_a_crash_is_one_line(tmp_path):
         run_test(program, Target(()))
 
 
+@pytest.mark.parametrize(
+    ("program", "message"),
+    [
+        (b"#!/bin/sh\necho half a rep\n", "'p' ended with status 0"),
+        (b"\x7fELF of another machine", "cannot run 'p': Exec format error"),
+        (b"#!/bin/sh\nsleep 9\n", "'p' did not end within 0.1 s"),
+    ],
+)
+def test_a_program_that_reports_nothing_is_one_line(monkeypatch, tmp_path, program, message):
+    monkeypatch.setattr("quarl_nb.edge.build.TIMEOUT_S", 0.1 if b"sleep" in program else 9)
+    (tmp_path / "p").write_bytes(program)
+    (tmp_path / "p").chmod(0o755)
+    with pytest.raises(QuarlError, match=message):
+        run_test(tmp_path / "p", Target(()))
+
+
+def test_frames_are_those_of_the_compiler_that_built_last(small_policy, obs, here, tmp_path):
+    folder = export_policy(small_policy, "int8", tmp_path, obs, name="p")
+    (folder / "test_policy.su").write_text("policy.c:1:1:f\t123456\tstatic\n")
+    try:
+        target = board("cortex_a53")
+    except UnavailableError as error:
+        pytest.skip(str(error))
+    assert policy_memory(build(folder, target))["stack_bytes"] < 5000
+
+
 def test_fast_math_is_refused(small_policy, obs, here, tmp_path):
     folder = export_policy(small_policy, "int8", tmp_path, obs, name="p")
     with pytest.raises(QuarlError, match="ffast-math would undo round_even"):
@@ -100,8 +127,6 @@ def test_only_elf_files_have_sections(tmp_path):
 
 
 def test_without_ziglang_a_board_is_unavailable(monkeypatch):
-    from quarl_nb.edge.build import board
-
     monkeypatch.setitem(sys.modules, "ziglang", None)
     with pytest.raises(UnavailableError, match=r"pip install quarl_nb\[edge\]"):
         board("cortex_a53")

@@ -53,6 +53,8 @@ LAYERS = {
     "normalized": ((6,), NORMALIZE, "flatten", linear(6, 70), "tanh", linear(70, 3)),
     "flattened": ((2, 3), "flatten", linear(6, 33), "identity", "relu", linear(33, 4)),
     "clipped": ((6,), linear(6, 4), ("hardtanh", {"min_val": -0.3, "max_val": 0.2})),
+    "unclipped": ((6,), ("normalize", NORMALIZE[1] | {"clip": np.inf}), linear(6, 4),
+                  ("hardtanh", {"min_val": -0.3, "max_val": np.inf})),
     "bytes": ((2, 4, 5), ("divide", {"by": 255.0}), "flatten", linear(40, 9), "relu", linear(9, 3)),
 }
 
@@ -247,6 +249,8 @@ def test_other_observations_on_a_board_must_fit(small_policy, obs, tmp_path, oth
         (None, "error: cannot read 'other.npz': No such file or directory"),
         (b"", "error: 'other.npz' is no .npy, nor an .npz with `obs`"),
         (b"not numbers", "error: 'other.npz' is no .npy, nor an .npz with `obs`"),
+        (b"\x93NUMPY\1\0\x0b\0{'descr': (\n",
+         "error: 'other.npz' is no .npy, nor an .npz with `obs`"),
         (b"PK\3\4 cut off", "error: 'other.npz' is no .npy, nor an .npz with `obs`"),
         (normal(3, 6), "error: 'other.npz' is no .npy, nor an .npz with `obs`"),  # by another name
     ],
@@ -264,6 +268,57 @@ def test_a_file_without_observations_on_a_board_is_one_line(
     assert (done.returncode, done.stderr) == (1, message + "\n")
 
 
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({"obs": np.full((3, 6), "x")}, "error: observations must be float32, not <U1"),
+        ({"obs": normal(3, 6), "actions": normal(3, 7)},
+         "error: actions [3, 7] are not those of 3 observations"),
+    ],
+)  # fmt: skip
+def test_other_arrays_are_one_line_on_a_board(small_policy, obs, tmp_path, arrays, message):
+    folder = export_policy(small_policy, "int8", tmp_path, obs, name="p")
+    np.savez(folder / "other.npz", **arrays)
+    assert benchmark(folder, "--observations", "other.npz") == (1, message + "\n")
+
+
+def test_frames_on_a_board_are_bytes(make_policy, tmp_path):
+    frames = np.random.default_rng(0).integers(0, 256, (9, 2, 4, 5), dtype=np.uint8)
+    folder = export_policy(make_policy(*LAYERS["bytes"]), "int8", tmp_path, frames, name="p")
+    np.save(folder / "other.npy", frames / 255)
+    message = "error: observations must be uint8, not float64\n"
+    assert benchmark(folder, "--observations", "other.npy") == (1, message)
+
+
+@pytest.mark.parametrize("program", [b"\x7fELF of another machine", b"#!/bin/sh\nexit 7\n"])
+def test_a_program_that_does_not_run_on_a_board_is_one_line(small_policy, obs, tmp_path, program):
+    folder = export_policy(small_policy, "int8", tmp_path, obs, name="p")
+    (folder / "test_policy").write_bytes(program)
+    (folder / "test_policy").chmod(0o755)
+    message = "error: test_policy does not run here: build it again with make\n"
+    assert benchmark(folder) == (1, message)
+
+
+def test_a_result_that_cannot_be_written_is_one_line(small_policy, obs, tmp_path):
+    folder = export_policy(small_policy, "int8", tmp_path, obs, name="p")
+    message = "error: cannot write 'nowhere/r.json': No such file or directory\n"
+    assert benchmark(folder, "--out", "nowhere/r.json") == (1, message)
+
+
+def benchmark(folder: Path, *options: str) -> tuple[int, str]:
+    """Exit status and standard error of benchmark.py as a board runs it."""
+    command = [sys.executable, "benchmark.py", "--seconds", "0.01", *options]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    return done.returncode, done.stderr
+
+
+@pytest.mark.parametrize("name", ["policy.c", "benchmark.py", "observations.npz", "test_policy"])
+def test_a_folder_that_cannot_be_written_is_one_clear_line(small_policy, obs, tmp_path, name):
+    (tmp_path / name).mkdir()
+    with pytest.raises(QuarlError, match=rf"cannot (write|remove) '.*{name}': Is a directory"):
+        export_policy(small_policy, "int8", tmp_path, obs, name="p")
+
+
 CONV = ("conv2d", {"in_channels": 3, "out_channels": 4, "kernel_size": 3})
 GRU = ("gru_cell", {"input_size": 6, "hidden_size": 6})
 
@@ -275,12 +330,17 @@ GRU = ("gru_cell", {"input_size": 6, "hidden_size": 6})
         (((3, 9, 9), CONV, "relu", "flatten", linear(196, 2)), {}, "'layers.0' (conv2d) has no"),
         (((6,), "identity", NORMALIZE, linear(6, 2)), {}, "'layers.1' (normalize) has no form"),
         (((6,), GRU), {}, "gru_cell"),
+        (((2, 3), linear(3, 4), "flatten", linear(8, 2)), {}, "(linear) takes vectors of 3, not 6"),
         (((6,), linear(6, 2)), {"precision": "fp16"}, "unknown precision of an export 'fp16'"),
         (((6,), linear(6, 2)), {"ranges": "mean"}, "unknown ranges 'mean'"),
         (((6,), linear(6, 2)), {"head": Head("sample")}, "head 'sample' draws its actions"),
         (((6,), linear(6, 2)), {"observations": normal(3, 5)}, "be [n, 6], n >= 1; got [3, 5]"),
         (((6,), linear(6, 2)), {"observations": normal(0, 6)}, "got [0, 6]"),
         (((6,), linear(6, 2)), {"observations": normal(3, 6) * np.nan}, "NaN or infinite"),
+        (((6,), linear(6, 2)), {"observations": np.full((3, 6), 1e300)},
+         "NaN or infinite values in float32"),
+        (((6,), linear(6, 2)), {"observations": np.full((3, 6), 3e38), "precision": "fp32"},
+         "outputs for the recorded observations are NaN or infinite"),
         (((6,), linear(6, 2)), {"observations": np.full((3, 6), "x")}, "be real numbers, got <U1"),
         (LAYERS["bytes"], {"observations": normal(3, 2, 4, 5)}, "must be frames of uint8, got fl"),
     ],

@@ -44,6 +44,10 @@ def test_a_result_becomes_one_record_a_runtime(tmp_path):
     assert frame.loc["c", "extra.export"]["c_bytes"] == 700
     assert frame.loc["c", "provenance.start_time"] == RESULT["start_time"]
     assert frame.loc["c", "provenance.cpu"] == "0xd03"
+    # Nothing of the machine that imports it.
+    assert list(frame["provenance.cpu_features"]) == [[], []]
+    assert frame.loc["onnxruntime", "provenance.packages"] == {"onnxruntime": "1.31.0"}
+    assert frame.loc["c", "provenance.packages"] == {}
     # The same result again is the same records; a later one of that board is the newer.
     assert import_result(tmp_path / "result.json", store) == paths
     later = copy.deepcopy(RESULT) | {"start_time": "2026-11-22T08:00:00+00:00"}
@@ -79,6 +83,7 @@ C = ("runtimes", "c")
         (changed("start_time", value="yesterday"), "must be in ISO 8601, not 'yesterday'"),
         (changed("export", "policy", value=5), "field 'export.policy' must be str"),
         (changed("export", "precision", value="int2"), "unknown precision of the result 'int2'"),
+        (changed("export", "ranges", value="mean"), "unknown ranges of the result 'mean'"),
         (changed("export", "weight_bytes", value="a lot"), "'export.weight_bytes' must be int"),
         (changed("export", "c_bytes", value=-1), "export.c_bytes must be at least 1, not -1"),
         (changed("export", "network", value="big"), "field 'export.network' must be list"),
@@ -96,12 +101,19 @@ C = ("runtimes", "c")
         (changed(*C, "latency_p50_s", value=1.0), "must be positive and rising"),
         (changed(*C, "latency_p10_s", value=-1.0), "must be positive and rising"),
         (changed(*C, "latency_p99_s", value=float("inf")), "latency_p99_s must be a number"),
+        (changed(*C, "latency_min_s"), "field 'runtimes.c.latency_min_s' is missing"),
+        (changed(*C, "latency_min_s", value=2e-5), "must be positive and rising"),
         (changed(*C, "calls", value=0), "calls must be at least 1"),
+        (changed(*C, "calls", value=10.5), "calls must be a whole number, not 10.5"),
+        (changed(*C, "actions_as_recorded", value=10**400), "must be 0 to 3"),
         (changed(*C, "observations", value=2), "observations is 2, but 3 were exported"),
         (changed(*C, "actions_as_recorded", value=4), "must be 0 to 3"),
         (changed("runtimes", "onnxruntime", "actions", value=[1]), "actions has 1 entries for 3"),
         (changed("runtimes", "onnxruntime", "actions", value=3), "actions' must be list"),
         (changed(*C, "resident_bytes", value=99_000_000), "at most the peak"),
+        (changed("runtimes", "onnxruntime", "version"), "onnxruntime.version' is missing"),
+        (changed(*C, "correct"), "field 'runtimes.c.correct' is missing"),
+        (changed(*C, "correct", value=0), "field 'runtimes.c.correct' must be bool"),
         (changed(*C, "correct", value=False), "outputs differ from the policy's"),
     ],
 )  # fmt: skip
@@ -141,6 +153,8 @@ def test_export_and_import_from_the_command_line(tmp_path, capsys):
     [
         (["export", "ppo-CartPole-v1", "--precision", "fp16", "--to", "x"], "fp16"),
         (["export", "nowhere", "--to", "x"], "nowhere"),
+        (["export", "ppo-MountainCarContinuous-v0", "--env", "MountainCar-v0", "--to", "x"],
+         "actions of shape [1], 'MountainCar-v0' takes 3 discrete actions"),
         (["export", "ppo-CartPole-v1", "--to", "x", "--observations", "no.npy"], "'no.npy'"),
         (["edge", "import", "nowhere.json"], "cannot read 'nowhere.json'"),
     ],

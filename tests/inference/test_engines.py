@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -160,10 +161,19 @@ def test_wrong_observations_are_refused(runtime):
         frames.run(normal(1, 4, 84, 84))
 
 
+@pytest.mark.parametrize("runtime", ["onnxruntime", "torch"])
+def test_views_that_run_backwards_are_observations_too(runtime):
+    engine = open_engine(build_payload(random_policy("8x1", 0), "fp32", runtime=runtime))
+    obs = normal(4, 67)
+    np.testing.assert_array_equal(engine.run(obs[:, ::-1]), engine.run(obs[:, ::-1].copy()))
+
+
 FRAMES = np.zeros((2, 3, 9, 9), np.float32)
+BYTES = FRAMES.astype(np.uint8)
 GRU = ("gru_cell", {"input_size": 4, "hidden_size": 4})
 TANH_CNN = ((3, 9, 9), conv(3, 4, 3), "tanh", "flatten", linear(196, 2))
 SMALL_CNN = ((3, 9, 9), conv(3, 4, 3), "relu", "flatten", linear(196, 2))
+BYTES_CNN = ((3, 9, 9), ("divide", {"by": 255.0}), *SMALL_CNN[1:])
 
 
 @pytest.mark.parametrize(
@@ -183,9 +193,10 @@ SMALL_CNN = ((3, 9, 9), conv(3, 4, 3), "relu", "flatten", linear(196, 2))
         (SMALL_CNN, "int8", {}, "need calibration observations of [3, 9, 9], got none"),
         (SMALL_CNN, "int8", {"calibration": normal(4, 3)}, "got [4, 3]"),
         (SMALL_CNN, "int8", {"calibration": FRAMES * np.nan}, "NaN"),
+        (BYTES_CNN, "int8", {"calibration": FRAMES}, "must be frames of uint8, got float32"),
         (TANH_CNN, "int8", {"calibration": FRAMES}, "only relu may lie between it and the next"),
         (((3, 9, 9), ("divide", {"by": 255.0}), ("batch_norm2d", {"num_features": 3}),
-          *SMALL_CNN[1:]), "int8", {"calibration": FRAMES}, "'layers.1' (batch_norm2d) cannot run"),
+          *SMALL_CNN[1:]), "int8", {"calibration": BYTES}, "'layers.1' (batch_norm2d) cannot run"),
         (((3, 9, 9), conv(3, 4, 3, padding="same"), "flatten", linear(324, 2)), "fp32", {},
          "padding must be numbers"),
     ],
@@ -220,3 +231,21 @@ def test_a_whole_payload_that_onnxruntime_cannot_open_is_one_clear_line():
     foreign = encode(type(content)(**vars(content) | {"runtime": "tflite"}))
     with pytest.raises(QuarlError, match="unknown runtime of the payload 'tflite'"):
         open_engine(foreign)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda content: {"tensors": {**content.tensors, "0.bias": np.zeros(9, "float32")}},
+         "torch cannot open the payload: .*size mismatch for 0.bias"),
+        (lambda content: {"tensors": {}}, "torch cannot open the payload: .*Missing key"),
+        (lambda content: {"model": content.model[:-9]}, "torch cannot open the payload: Untermin"),
+        (lambda content: {"precision": "int8"}, "unknown precision of the payload 'int8'"),
+    ],
+)  # fmt: skip
+def test_a_whole_payload_that_torch_cannot_open_is_one_clear_line(change, message):
+    content = decode(build_payload(random_policy("8x1", 0), "fp32", runtime="torch"))
+    broken = encode(replace(content, **change(content)))
+    with pytest.raises(QuarlError, match=message) as caught:
+        open_engine(broken)
+    assert "\n" not in str(caught.value)

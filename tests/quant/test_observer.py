@@ -13,7 +13,12 @@ from quarl_nb.quant import (
     fake_quantize,
     make_observer,
 )
-from quarl_nb.quant.observer import OBSERVERS, mse_range, percentile_range
+from quarl_nb.quant.observer import (
+    OBSERVERS,
+    SamplingObserver,
+    mse_range,
+    percentile_range,
+)
 
 
 def ends(observer: torch.nn.Module) -> list[float]:
@@ -164,3 +169,14 @@ def test_state_survives_a_checkpoint() -> None:
     observer(normal(3, 10, seed=1))
     fresh(normal(3, 10, seed=1))
     assert torch.equal(fresh.qparams().scale, observer.qparams().scale)
+
+
+@pytest.mark.parametrize("kind", [PercentileObserver, MSEObserver])
+def test_a_checkpoint_holds_no_sample_and_says_so(kind: type[SamplingObserver]) -> None:
+    observer, fresh = kind(8), kind(8)
+    observer(normal(100))
+    fresh.load_state_dict(observer.state_dict())
+    with pytest.raises(QuarlError, match="has not seen any tensor; run calibration data"):
+        fresh.qparams()
+    fresh(normal(100))
+    assert ends(fresh) == ends(observer)

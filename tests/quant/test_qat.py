@@ -173,6 +173,13 @@ def test_parameters_keep_their_names_order_and_identity() -> None:
     assert network.state_dict()["0.weight"].data_ptr() == before[0][1].data_ptr()
 
 
+def test_parts_may_come_from_a_generator_and_twice() -> None:
+    network = mlp()
+    layers = quantize_aware(iter([*network, network[2]]), 4)
+    assert layers == [network[0], network[2], network[4]]
+    assert all(isinstance(layer, QATLayer) for layer in layers)
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_a_held_weight_is_quantized_once_until_it_changes(method: str) -> None:
     (layer,) = quantize_aware([nn.Linear(4, 3)], bits=4, method=method)

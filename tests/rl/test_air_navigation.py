@@ -107,12 +107,22 @@ def test_obstacles_collide_at_the_drones_radius_even_between_steps(gap, collides
     assert (value < -100) == collides
 
 
+def test_a_step_that_collides_reaches_no_goal():
+    env = empty_env(-0.6, 0, 0, goal=(0, 0))
+    env.world.speed[:] = 2.5
+    put_obstacle(env, 0, 1.1, 1.0)  # its edge is 0.1 m from the way, the goal on it
+    _, value, terminated, _, info = env.step(STRAIGHT_AHEAD)
+    assert (terminated, info) == (True, {"is_success": False})
+    assert value < -100
+
+
 def test_walls_collide():
     env = empty_env(HALF - DRONE_RADIUS_M - 0.2, 0, 0, goal=(0, 0))
     obs, value, terminated, _, info = env.step(STRAIGHT_AHEAD)
     assert terminated
     assert info == {"is_success": False}
     assert value < -100
+    assert env.world.x[0] == np.float32(HALF - DRONE_RADIUS_M)  # none flies through it
     assert env.observation_space.contains(obs)
 
 
@@ -205,6 +215,18 @@ def test_randomization_covers_what_the_paper_names():
     assert sizes.max() > 2.35
     assert world.goal_distance_m.min() >= MIN_GOAL_DISTANCE_M
     assert np.percentile(world.goal_distance_m, 95) > 18
+
+
+def test_obstacles_stand_in_the_straight_way_first():
+    env = AirNavigationVectorEnv(2000)
+    env.reset(seed=0)
+    world = env.world
+    way_x, way_y = world.goal_x - world.x, world.goal_y - world.y
+    x, y = world.centre_x - world.x, world.centre_y - world.y
+    part = np.clip((x * way_x + y * way_y) / world.goal_distance_m**2, 0, 1)
+    away = np.hypot(x - part * way_x, y - part * way_y)
+    blocked = (away < world.radius + DRONE_RADIUS_M).any(axis=0)
+    assert blocked.mean() > 0.3  # 0.10 if obstacles stood anywhere
 
 
 def flood(world: AirWorld, i: int, cell: float = 0.1) -> bool:
