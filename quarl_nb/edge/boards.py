@@ -78,7 +78,7 @@ BOARDS = {
     "Raspberry Pi 5": Board(
         "cortex_a76",
         Sourced(2.4e9, "github.com/geerlingguy/sbc-reviews/issues/81: Cortex-A76 at 2.4 GHz"),
-        Sourced(512 * 2**10, "Linux, arch/arm64/boot/dts/broadcom/bcm2712.dtsi: L2 of each core"),
+        Sourced(2 * _MIB, "Linux, arch/arm64/boot/dts/broadcom/bcm2712.dtsi: shared L3"),
         Sourced(2 * 6155.2e6, "github.com/raspberrypi/firmware/issues/1876: tinymembench C copy"),
         Sourced(4096 * _MIB, "github.com/raspberrypi/firmware/issues/1876: 4GB board"),
         _SAME_SYSTEM,
