@@ -12,7 +12,7 @@ from quarl_nb.rl.policies import DESCRIPTION, TENSORS, PolicyNet, load_policy
 from quarl_nb.rl.sb3_normalization import ANY_STATISTICS, SETTINGS
 
 PREFIX = "hub:"
-_FILES = (TENSORS, DESCRIPTION, "*.zip", ANY_STATISTICS, SETTINGS, f"*/{SETTINGS}")
+_FILES = (f"{TENSORS}*", DESCRIPTION, "*.zip", ANY_STATISTICS, SETTINGS, f"*/{SETTINGS}")
 
 # (repository, revision) -> folder with its files
 Download = Callable[[str, str | None], str]

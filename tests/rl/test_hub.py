@@ -66,7 +66,8 @@ def test_load_policy_downloads_only_what_it_reads(
     monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot)
     assert load_policy(SOURCE).spec.env_id == "CartPole-v1"
     assert "*.zip" in patterns and "*" not in patterns
-    for read in ("vec_normalize.pkl", "a/vecnormalize.pkl", "config.yml", "a/config.yml"):
+    for read in ("vec_normalize.pkl", "a/vecnormalize.pkl", "config.yml", "a/config.yml",
+                 "policy.safetensors", "policy.safetensors.00", "policy.json"):  # fmt: skip
         assert any(fnmatch(read, pattern) for pattern in patterns), read
 
 
