@@ -227,7 +227,8 @@ def _write_tensors(folder: Path, payload: bytes) -> None:
 
 
 def _read_tensors(folder: Path) -> bytes:
-    parts = sorted(folder.glob(f"{TENSORS}.[0-9][0-9]"))
+    # The hundredth part, .100, sorts before .11.
+    parts = sorted(folder.glob(f"{TENSORS}.[0-9]*"), key=lambda part: (len(part.name), part.name))
     return b"".join(path.read_bytes() for path in parts or [folder / TENSORS])
 
 

@@ -141,6 +141,15 @@ def test_large_tensors_are_cut_into_parts(net: PolicyNet, tmp_path: Path, monkey
     assert sorted(os.listdir(folder)) == ["policy.json", "policy.safetensors"]
 
 
+def test_a_policy_of_more_than_a_hundred_parts_is_read_in_their_order(
+    net: PolicyNet, tmp_path: Path, monkeypatch
+) -> None:
+    monkeypatch.setattr(policies, "MAX_PART_BYTES", 1)
+    folder = save_policy(net, tmp_path, {})
+    assert (folder / "policy.safetensors.100").exists()
+    assert torch.equal(load_policy(folder).layers[0].weight, net.layers[0].weight)
+
+
 def rewrite(folder: Path, **changes: object) -> None:
     """Change the tensors and make the checksum fit, so that the later checks are reached."""
     description = json.loads((folder / "policy.json").read_text())
