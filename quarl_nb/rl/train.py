@@ -25,7 +25,7 @@ from quarl_nb.rl.checkpoint import Progress, has_finite_weights, load_checkpoint
 from quarl_nb.rl.denormals import denormals_as_zero
 from quarl_nb.rl.evaluate import Evaluation, evaluate
 from quarl_nb.rl.model import make_model
-from quarl_nb.rl.policies import PolicyNet, save_policy
+from quarl_nb.rl.policies import PolicyNet, load_policy, save_policy
 from quarl_nb.rl.recipes import Recipe
 
 CHECKPOINT_EVERY_S = 120.0
@@ -41,8 +41,9 @@ def train(
 ) -> Progress:
     """Train until the recipe's steps or target return are reached, or `deadline` (Unix time).
 
-    Continues from ``run_dir/checkpoint.pt`` where there is one. At most `CHECKPOINT_EVERY_S`
-    seconds of work are lost when the process is killed. `show_bar`: on a terminal.
+    Continues from ``run_dir/checkpoint.pt`` where there is one. When the process is killed, what
+    it did since the last is lost: `CHECKPOINT_EVERY_S` seconds, or more where saving takes long
+    (`CHECKPOINT_SHARE`). `show_bar`: on a terminal.
 
     Raises:
         QuarlError: the checkpoint cannot be read or written, or the parameters became NaN.
@@ -51,6 +52,7 @@ def train(
     checkpoint = run_dir / "checkpoint.pt"
     model = make_model(recipe, seed)
     progress = load_checkpoint(checkpoint, model) if checkpoint.exists() else Progress()
+    _forget_torn_best(run_dir / "best", progress)
     target = recipe.target_return
     reached = target is not None and progress.best_return >= target
     if progress.done and (reached or progress.timesteps >= recipe.timesteps):
@@ -85,6 +87,14 @@ def train(
         monitor.bar.close()
     monitor.checkpoint()
     return progress
+
+
+def _forget_torn_best(folder: Path, progress: Progress) -> None:
+    """Let the next evaluation write the best policy anew where a kill has left half of it."""
+    try:
+        load_policy(folder)
+    except QuarlError:
+        progress.best_return = -float("inf")
 
 
 class _Monitor(BaseCallback):

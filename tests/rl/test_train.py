@@ -56,6 +56,16 @@ def test_a_stopped_run_continues_where_it_was(tmp_path):
     assert training.train(recipe, tmp_path).timesteps == resumed.timesteps
 
 
+def test_a_run_killed_while_it_wrote_its_best_policy_ends_with_another(tmp_path):
+    recipe = short("ppo-CartPole-v1")
+    training.train(recipe, tmp_path)
+    model = make_model(recipe, seed=0)
+    save_checkpoint(tmp_path / "checkpoint.pt", model, Progress(timesteps=300, best_return=501.0))
+    (tmp_path / "best" / "policy.safetensors").write_bytes(b"of another policy")
+    resumed = training.train(recipe, tmp_path)
+    assert load_policy(tmp_path / "best").spec.provenance["timesteps"] == resumed.best_timesteps
+
+
 def test_training_takes_denormal_numbers_for_zero(tmp_path, monkeypatch):
     during, evaluate = [], training.evaluate
 
