@@ -51,6 +51,7 @@ def train(
     run_dir.mkdir(parents=True, exist_ok=True)
     checkpoint = run_dir / "checkpoint.pt"
     model = make_model(recipe, seed)
+    assert model.env is not None
     progress = load_checkpoint(checkpoint, model) if checkpoint.exists() else Progress()
     _forget_torn_best(run_dir / "best", progress)
     target = recipe.target_return
@@ -85,6 +86,7 @@ def train(
         raise
     finally:
         monitor.bar.close()
+        model.env.close()
     monitor.checkpoint()
     return progress
 

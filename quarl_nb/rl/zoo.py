@@ -118,7 +118,7 @@ def train_policies(
                 if train(get_recipe(name), run_dir, seed, deadline, show_bar).done:
                     yield name, publish(run_dir, policy_folder(name))
         except QuarlError as error:
-            yield name, error
+            yield name, QuarlError(str(error))  # whose traceback does not hold on to the model
         except Exception as error:  # of an environment or a library; a queue runs for days
             yield name, _unexpected(name, run_dir, error)
 

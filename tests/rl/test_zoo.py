@@ -7,6 +7,7 @@ import logging
 import subprocess
 import sys
 import time
+import weakref
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -171,6 +172,22 @@ def test_an_unexpected_error_is_one_line_and_stops_no_other(project, monkeypatch
     assert str(results[PPO]) == line
     text = log.read_text()
     assert text.startswith("Traceback") and "in failing" in text
+
+
+def test_a_model_is_gone_when_the_next_one_is_made(project, monkeypatch):
+    made: list[weakref.ref] = []
+
+    def watched(*arguments):
+        model = make_model(*arguments)
+        assert [ref() for ref in made] == [None] * len(made)
+        made.append(weakref.ref(model))
+        return model
+
+    monkeypatch.setattr(training, "make_model", watched)
+    bad = "ppo-MountainCarContinuous-v0"
+    project[bad].hyperparameters["learning_rate"] = 1e30
+    failed = [isinstance(result, QuarlError) for _, result in zoo.train_policies([PPO, bad, A2C])]
+    assert failed == [False, True, False] and len(made) == 3
 
 
 def test_a_published_policy_says_that_its_run_was_cut_short(project, monkeypatch):
