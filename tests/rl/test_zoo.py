@@ -116,7 +116,10 @@ def test_a_published_policy_is_left_alone_unless_asked_for_or_its_run_goes_on(pr
     assert zoo.wanted_policies([PPO], missing=False) == [PPO]
     train(project[PPO], zoo.run_folder(PPO))
     assert zoo.wanted_policies([PPO], missing=False) == []
-    assert len(caplog.messages) == 2
+    run = zoo.run_folder(PPO)
+    told = f"{PPO} is already trained; with '{run}' deleted, --retrain trains it anew"
+    assert zoo.wanted_policies([PPO], missing=False, retrain=True) == [PPO]
+    assert caplog.messages[1:] == [told, told]
 
 
 def test_nothing_to_train_says_why(project, monkeypatch):
