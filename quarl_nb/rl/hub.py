@@ -34,7 +34,7 @@ def load_from_hub(source: str, download: Download | None = None, **options: Any)
         raise QuarlError(f"bad source '{source}'; allowed: {PREFIX}owner/name[@revision]")
     folder = Path((download or _snapshot)(repository, revision or None))
     if (folder / DESCRIPTION).is_file():
-        net = load_policy(folder)
+        net = load_policy(folder, **options)
     else:
         net = load_policy(_zip_in(folder, repository), **options)
     origin = {"source": f"{PREFIX}{repository}", "revision": revision or folder.name}

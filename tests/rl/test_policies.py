@@ -141,6 +141,17 @@ def test_large_tensors_are_cut_into_parts(net: PolicyNet, tmp_path: Path, monkey
     assert sorted(os.listdir(folder)) == ["policy.json", "policy.safetensors"]
 
 
+@pytest.mark.parametrize("source", ["folder", "public/ppo-CartPole-v1"])
+@pytest.mark.parametrize("option", ["vecnormalize", "activation"])
+def test_what_only_a_zip_lacks_is_not_passed_over(
+    net: PolicyNet, tmp_path: Path, monkeypatch, source: str, option: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    save_policy(net, "folder", {})
+    with pytest.raises(QuarlError, match=f"^{option} goes with an SB3 zip: '{source}' has its own"):
+        load_policy(source, **{option: "relu"})
+
+
 def test_a_policy_of_more_than_a_hundred_parts_is_read_in_their_order(
     net: PolicyNet, tmp_path: Path, monkeypatch
 ) -> None:
