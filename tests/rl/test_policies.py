@@ -224,6 +224,7 @@ BAD_SPECS = {
     "needs 2 bounds": {"head": {"kind": "clip", "low": [0], "high": [1], "shape": [2]}},
     "do not fit head": {"head": {"kind": "clip", "low": [0], "high": [1], "shape": [1]}},
     "bad policy description": {"layers": 3},
+    "cannot convert float infinity": {"obs_shape": [float("inf")]},
 }
 
 
