@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback
 from tqdm import tqdm
 
@@ -78,10 +79,7 @@ def train(
                 monitor.evaluate()
             progress.done = True
     except Exception as error:
-        # An environment may raise anything at an action that is NaN, Box2D an AssertionError.
-        # Parameters that are finite but huge: torch.distributions refuses a mean that is NaN.
-        refused = isinstance(error, ValueError) and "nan" in str(error).lower()
-        if refused or not has_finite_weights(model):
+        if is_divergence(error, model):
             raise diverged(recipe, progress.timesteps) from error
         raise
     finally:
@@ -179,6 +177,16 @@ class _Monitor(BaseCallback):
             f"+- {result.std:.1f}, best {self.progress.best_return:.1f}",
             file=sys.stderr,
         )
+
+
+def is_divergence(error: Exception, model: BaseAlgorithm) -> bool:
+    """Whether `error`, which ended training, comes of parameters that are not finite or huge.
+
+    An environment may raise anything at an action that is NaN, Box2D an AssertionError.
+    """
+    # Of parameters that are finite but huge: torch.distributions refuses a mean or a scale.
+    refused = isinstance(error, ValueError) and str(error).startswith("Expected parameter")
+    return refused or not has_finite_weights(model)
 
 
 def diverged(recipe: Recipe, timesteps: int) -> QuarlError:
