@@ -231,8 +231,8 @@ def _write_tensors(folder: Path, payload: bytes) -> None:
 
 
 def _read_tensors(folder: Path) -> bytes:
-    # The hundredth part, .100, sorts before .11.
-    parts = sorted(folder.glob(f"{TENSORS}.[0-9]*"), key=lambda part: (len(part.name), part.name))
+    parts = [path for path in folder.glob(f"{TENSORS}.*") if path.suffix[1:].isdecimal()]
+    parts.sort(key=lambda path: int(path.suffix[1:]))  # as text, .100 comes before .11
     return b"".join(path.read_bytes() for path in parts or [folder / TENSORS])
 
 
