@@ -19,7 +19,7 @@ from stable_baselines3.td3.policies import Actor
 from torch.nn import functional as F
 from torch.nn.utils import clip_grad_norm_
 
-from quarl_nb.errors import QuarlError
+from quarl_nb.errors import QuarlError, check_at_least
 from quarl_nb.rl.d4pg_policies import CategoricalCritic, CnnPolicy, D4PGPolicy, MultiInputPolicy
 from quarl_nb.rl.distributional import bellman_target, mean_value
 
@@ -57,7 +57,8 @@ class D4PG(TD3):
         options: the others of SB3's `TD3` (`gamma`, `batch_size`, `action_noise`, `device`, ...).
 
     Raises:
-        QuarlError: an impossible range of atoms, or an `autocast` that needs its losses scaled.
+        QuarlError: an impossible range of atoms, a period below 1, or an `autocast` that needs its
+            losses scaled.
     """
 
     policy_aliases: ClassVar[dict[str, type[BasePolicy]]] = {
@@ -92,6 +93,7 @@ class D4PG(TD3):
     ) -> None:
         if autocast not in (None, torch.bfloat16):
             raise QuarlError(f"D4PG's autocast is None or torch.bfloat16, got {autocast}")
+        check_at_least(1, target_update_period=target_update_period)
         distribution = {"n_atoms": n_atoms, "v_min": v_min, "v_max": v_max}
         super().__init__(
             policy,

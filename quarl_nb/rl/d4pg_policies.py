@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -22,9 +23,10 @@ class CategoricalCritic(ContinuousCritic):
     atoms: torch.Tensor
 
     def __init__(self, n_atoms: int, v_min: float, v_max: float, **options: Any) -> None:
-        if n_atoms < 2 or not v_min < v_max:
+        if n_atoms < 2 or not 0 < v_max - v_min < math.inf:
             raise QuarlError(
-                f"D4PG needs n_atoms >= 2 and v_min < v_max, got {n_atoms}, {v_min}, {v_max}"
+                "D4PG needs n_atoms >= 2 and v_min < v_max, both finite, "
+                f"got {n_atoms}, {v_min}, {v_max}"
             )
         super().__init__(**{**options, "n_critics": 1})
         network = self.q_networks[0]

@@ -6,7 +6,7 @@ trained here is an ordinary ``CnnPolicy``.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import gymnasium as gym
@@ -19,7 +19,7 @@ from stable_baselines3.dqn.policies import QNetwork
 from torch import nn
 from torch.nn import functional as F
 
-from quarl_nb.errors import check_choice
+from quarl_nb.errors import QuarlError, check_choice
 from quarl_nb.processor import computes_bf16
 
 NATURE_FILTERS = (32, 64, 64)
@@ -46,6 +46,9 @@ class FastNatureCNN(NatureCNN):
         precision: bf16, fp16 (which needs a `LossScaler`) or fp32; by default bf16 where that is
             faster (`training_dtype`). Parameters are fp32 always, and so is the decision on a
             single observation.
+
+    Raises:
+        QuarlError: (in use) frames of another type, which SB3's own policies hand on, divided.
     """
 
     def __init__(
@@ -71,6 +74,9 @@ class FastNatureCNN(NatureCNN):
         self.linear[0] = nn.Linear(flat, self.features_dim)
 
     def forward(self, observations: torch.Tensor) -> torch.Tensor:
+        if observations.dtype != torch.uint8:
+            raise QuarlError(f"FastNatureCNN takes uint8 frames, got {observations.dtype}: it goes "
+                             "with the policies of quarl_nb.rl.fast_cnn")  # fmt: skip
         first: nn.Conv2d = self.cnn[0]  # type: ignore[assignment]  # Sequential of convolutions
         dtype = self.dtype or training_dtype(observations.device)
         if len(observations) == 1 and not torch.is_grad_enabled():
@@ -153,12 +159,26 @@ class LossScaler:
             self.scale, self.good_steps = self.scale * 2, 0
 
 
+def _check_options(options: Mapping[str, Any]) -> None:
+    for name in ("normalize_images", "share_features_extractor"):
+        if not options.get(name, True):
+            raise QuarlError(f"policies of the fast CNN have no {name}=False")
+
+
 class FastActorCriticCnnPolicy(ActorCriticCnnPolicy):
     """`ActorCriticCnnPolicy` for A2C and PPO over one `FastNatureCNN` for actor and critic.
 
     Frames go to the features extractor as they are, without SB3's copy in fp32. Its versions of
     the last two methods would call the features extractor of the base class, past ours.
+
+    Raises:
+        QuarlError: options that would change nothing (`normalize_images`) or mix frames up
+            (`share_features_extractor`).
     """
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        _check_options(options)
+        super().__init__(*args, **options)
 
     def extract_features(self, obs: Any, features_extractor: Any = None) -> Any:
         return (features_extractor or self.features_extractor)(obs)
@@ -177,7 +197,11 @@ class _FastQNetwork(QNetwork):
 
 
 class FastDQNCnnPolicy(DQNCnnPolicy):
-    """DQN's `CnnPolicy` over `FastNatureCNN`."""
+    """DQN's `CnnPolicy` over `FastNatureCNN`; options as of `FastActorCriticCnnPolicy`."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        _check_options(options)
+        super().__init__(*args, **options)
 
     def make_q_net(self) -> QNetwork:
         net_args = self._update_features_extractor(self.net_args, features_extractor=None)

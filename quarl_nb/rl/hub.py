@@ -12,7 +12,7 @@ from quarl_nb.rl.policies import DESCRIPTION, TENSORS, PolicyNet, load_policy
 from quarl_nb.rl.sb3_normalization import ANY_STATISTICS, SETTINGS
 
 PREFIX = "hub:"
-_FILES = (TENSORS, DESCRIPTION, "*.zip", ANY_STATISTICS, SETTINGS, f"*/{SETTINGS}")
+_FILES = (f"{TENSORS}*", DESCRIPTION, "*.zip", ANY_STATISTICS, SETTINGS, f"*/{SETTINGS}")
 
 # (repository, revision) -> folder with its files
 Download = Callable[[str, str | None], str]
@@ -34,7 +34,7 @@ def load_from_hub(source: str, download: Download | None = None, **options: Any)
         raise QuarlError(f"bad source '{source}'; allowed: {PREFIX}owner/name[@revision]")
     folder = Path((download or _snapshot)(repository, revision or None))
     if (folder / DESCRIPTION).is_file():
-        net = load_policy(folder)
+        net = load_policy(folder, **options)
     else:
         net = load_policy(_zip_in(folder, repository), **options)
     origin = {"source": f"{PREFIX}{repository}", "revision": revision or folder.name}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Mapping
 from typing import Any
 
@@ -40,6 +41,9 @@ def make_model(
         n_threads: of the C++ Atari environments.
         device: of the networks.
     """
+    # SB3's callbacks refer to themselves: a model before this one, with gigabytes of replay buffer,
+    # goes when Python looks for cycles, which it may not do as long as this one trains.
+    gc.collect()
     arguments = _with_classes(recipe.hyperparameters)
     policy_kwargs = _with_classes(arguments.pop("policy_kwargs", {}))
     env, policy = _env(recipe, seed, n_threads), _policy(recipe, device)

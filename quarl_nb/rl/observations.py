@@ -23,6 +23,8 @@ def collect_observations(
 ) -> np.ndarray:
     """Run `policy` for `steps` environment steps in all and return what it saw ``[steps, ...]``.
 
+    In as many environments at once as `CALIBRATION_ENVS`: `steps` is rounded down to a multiple.
+
     Running the policy is what shows activations to observers attached to it, so that the caller
     may ignore the result.
     """

@@ -173,21 +173,25 @@ def load_policy(source: str | Path, **options: Any) -> PolicyNet:
         options: of `rl.sb3.policy_from_zip`, for a zip (`env_id`, `activation`, `vecnormalize`).
 
     Raises:
-        QuarlError: nothing there, or the file is damaged, tampered with or unsupported.
+        QuarlError: nothing there, or the file is damaged, tampered with or unsupported; an
+            `activation` or `vecnormalize` of what is no zip.
     """
     text, path = str(source), Path(source)
     if text.startswith("hub:"):
         from quarl_nb.rl.hub import load_from_hub
 
         return load_from_hub(text, **options)
-    if text.startswith("public/") and not path.exists():
-        from quarl_nb.rl.public_agents import load_agent
-
-        return load_agent(text.removeprefix("public/"))
     if path.suffix == ".zip":
         from quarl_nb.rl.sb3 import policy_from_zip
 
         return policy_from_zip(path, **options)
+    for name in ("activation", "vecnormalize"):
+        if options.get(name) is not None:
+            raise QuarlError(f"{name} goes with an SB3 zip: '{source}' has its own")
+    if text.startswith("public/") and not path.exists():
+        from quarl_nb.rl.public_agents import load_agent
+
+        return load_agent(text.removeprefix("public/"))
     return _load_folder(path)
 
 
@@ -252,7 +256,8 @@ def _write_tensors(folder: Path, payload: bytes) -> None:
 
 
 def _read_tensors(folder: Path) -> bytes:
-    parts = sorted(folder.glob(f"{TENSORS}.[0-9][0-9]"))
+    parts = [path for path in folder.glob(f"{TENSORS}.*") if path.suffix[1:].isdecimal()]
+    parts.sort(key=lambda path: int(path.suffix[1:]))  # as text, .100 comes before .11
     return b"".join(path.read_bytes() for path in parts or [folder / TENSORS])
 
 

@@ -48,6 +48,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         for name, value in (("alpha", alpha), ("beta", beta)):
             if not 0 <= value <= 1:
                 raise QuarlError(f"{name} of prioritized replay is {value}; allowed: 0 to 1")
+        if not epsilon > 0:  # one TD error of 0 would take every weight to 0
+            raise QuarlError(f"epsilon of prioritized replay is {epsilon}; allowed: above 0")
         if self.optimize_memory_usage:
             raise QuarlError("prioritized replay has no optimize_memory_usage=True")
         self.alpha, self.beta, self.epsilon = alpha, beta, epsilon

@@ -89,6 +89,8 @@ def prepare_qat(
     check_bits(bits)
     callback = QuantDelay(quant_delay)
     networks = _networks(model)
+    if algo == "sac":
+        _check_own_extractor(model.policy)
     if not any(qat_layers(networks[0])):
         policy_from_model(model)  # what cannot be exported is refused before it is trained
     for parts in networks:
@@ -180,10 +182,10 @@ def is_quantized(model: BaseAlgorithm) -> bool:
 def export_qat(model: BaseAlgorithm, env_id: str | None = None) -> PolicyNet:
     """The quantized policy by itself: weights on their levels, activations rounded by layers.
 
-    Its outputs are those of `model` in evaluation mode, bit for bit (`FastNatureCNN` computes in
-    bfloat16, this in float32). Min-max PTQ at the same bits leaves a `minmax` policy as it is, to
-    float32 rounding of the scales: weights on levels have the same range and levels again. That
-    holds for `lsq` only where a weight uses both its outermost levels.
+    Its outputs are those of `model` in evaluation mode, bit for bit (`FastNatureCNN` and
+    `HalfDQNPolicy` compute in bfloat16, this in float32). Min-max PTQ at the same bits leaves a
+    `minmax` policy as it is, to float32 rounding of the scales: weights on levels have the same
+    range and levels again. That holds for `lsq` only where a weight uses both its outermost levels.
 
     Raises:
         QuarlError: never quantized: not prepared, trained without the callback, or too briefly.
@@ -240,6 +242,14 @@ def _networks(model: BaseAlgorithm) -> list[list[nn.Module]]:
     targets = tuple(f"{name}_target" for name in names)
     known = [names, targets] if hasattr(model.policy, targets[0]) else [names]
     return [[model.policy.get_submodule(name) for name in network] for network in known]
+
+
+def _check_own_extractor(policy: Any) -> None:
+    """Refuse SAC's shared convolutions, which its critic would use quantized, its target not."""
+    extractor = policy.actor.features_extractor
+    if extractor is policy.critic.features_extractor and list(extractor.parameters()):
+        raise QuarlError("QAT of SAC needs share_features_extractor=False: its target critic "
+                         "has an extractor of its own")  # fmt: skip
 
 
 def _quantizers(parts: list[nn.Module]) -> list[TrainingQuantizer]:

@@ -17,6 +17,12 @@ class _NativeVecEnv(VecEnv):
 
     env: Any
 
+    def _reset_all(self) -> tuple[np.ndarray, dict[str, Any]]:
+        """Reset by the seeds that `seed` has set since the last reset, as SB3's own do."""
+        answer = self.env.reset(seed=self._seeds[0])  # those of the others follow it
+        self._reset_seeds()
+        return answer
+
     def close(self) -> None:
         self.env.close()
 
@@ -50,7 +56,7 @@ class AtariVecEnv(_NativeVecEnv):
             life_loss_info=True,
         )
         super().__init__(n_envs, self.env.single_observation_space, self.env.single_action_space)
-        self._first_seed = seed
+        self.seed(seed)
         self._returns = np.zeros(n_envs)
         self._lengths = np.zeros(n_envs, dtype=np.int64)
         self._frames = np.zeros(n_envs, dtype=np.int64)
@@ -58,7 +64,7 @@ class AtariVecEnv(_NativeVecEnv):
     def reset(self) -> np.ndarray:
         self._returns[:] = 0
         self._lengths[:] = 0
-        obs, info = self.env.reset(seed=self._first_seed)
+        obs, info = self._reset_all()
         self._frames = info["episode_frame_number"].copy()
         return obs
 
@@ -98,7 +104,7 @@ class ArenaVecEnv(_NativeVecEnv):
     def __init__(self, env_id: str, n_envs: int, seed: int, reward_scale: float = 1.0) -> None:
         self.env = make_vec(env_id, n_envs)
         super().__init__(n_envs, self.env.single_observation_space, self.env.single_action_space)
-        self._first_seed: int | None = seed
+        self.seed(seed)
         self._reward_scale = reward_scale
         self._returns = np.zeros(n_envs)
         self._lengths = np.zeros(n_envs, dtype=np.int64)
@@ -106,9 +112,7 @@ class ArenaVecEnv(_NativeVecEnv):
     def reset(self) -> np.ndarray:
         self._returns[:] = 0
         self._lengths[:] = 0
-        obs, _ = self.env.reset(seed=self._first_seed)
-        self._first_seed = None  # the next episodes are others
-        return obs
+        return self._reset_all()[0]
 
     def step_async(self, actions: np.ndarray) -> None:
         self._actions = actions

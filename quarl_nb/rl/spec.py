@@ -102,5 +102,5 @@ class PolicySpec:
                 head=Head(head["kind"], **bounds, shape=tuple(int(n) for n in head["shape"])),
                 provenance=dict(value["provenance"]),
             )
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
             raise QuarlError(f"bad policy description: {error!r}") from error

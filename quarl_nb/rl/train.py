@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback
 from tqdm import tqdm
 
@@ -26,7 +27,7 @@ from quarl_nb.rl.denormals import denormals_as_zero
 from quarl_nb.rl.evaluate import Evaluation, evaluate
 from quarl_nb.rl.exploration import random_actions_of
 from quarl_nb.rl.model import make_model
-from quarl_nb.rl.policies import PolicyNet, save_policy
+from quarl_nb.rl.policies import PolicyNet, load_policy, save_policy
 from quarl_nb.rl.recipes import Recipe
 
 CHECKPOINT_EVERY_S = 120.0
@@ -42,8 +43,9 @@ def train(
 ) -> Progress:
     """Train until the recipe's steps or target return are reached, or `deadline` (Unix time).
 
-    Continues from ``run_dir/checkpoint.pt`` where there is one. At most `CHECKPOINT_EVERY_S`
-    seconds of work are lost when the process is killed. `show_bar`: on a terminal.
+    Continues from ``run_dir/checkpoint.pt`` where there is one. When the process is killed, what
+    it did since the last is lost: `CHECKPOINT_EVERY_S` seconds, or more where saving takes long
+    (`CHECKPOINT_SHARE`). `show_bar`: on a terminal.
 
     Raises:
         QuarlError: the checkpoint cannot be read or written, or the parameters became NaN.
@@ -51,7 +53,9 @@ def train(
     run_dir.mkdir(parents=True, exist_ok=True)
     checkpoint = run_dir / "checkpoint.pt"
     model = make_model(recipe, seed)
+    assert model.env is not None
     progress = load_checkpoint(checkpoint, model) if checkpoint.exists() else Progress()
+    _forget_torn_best(run_dir / "best", progress)
     target = recipe.target_return
     reached = target is not None and progress.best_return >= target
     if progress.done and (reached or progress.timesteps >= recipe.timesteps):
@@ -76,16 +80,22 @@ def train(
                 monitor.evaluate()
             progress.done = True
     except Exception as error:
-        # An environment may raise anything at an action that is NaN, Box2D an AssertionError.
-        # Parameters that are finite but huge: torch.distributions refuses a mean that is NaN.
-        refused = isinstance(error, ValueError) and "nan" in str(error).lower()
-        if refused or not has_finite_weights(model):
+        if is_divergence(error, model):
             raise diverged(recipe, progress.timesteps) from error
         raise
     finally:
         monitor.bar.close()
+        model.env.close()
     monitor.checkpoint()
     return progress
+
+
+def _forget_torn_best(folder: Path, progress: Progress) -> None:
+    """Let the next evaluation write the best policy anew where a kill has left half of it."""
+    try:
+        load_policy(folder)
+    except QuarlError:
+        progress.best_return = -float("inf")
 
 
 class _Monitor(BaseCallback):
@@ -170,6 +180,16 @@ class _Monitor(BaseCallback):
             f"+- {result.std:.1f}, best {self.progress.best_return:.1f}",
             file=sys.stderr,
         )
+
+
+def is_divergence(error: Exception, model: BaseAlgorithm) -> bool:
+    """Whether `error`, which ended training, comes of parameters that are not finite or huge.
+
+    An environment may raise anything at an action that is NaN, Box2D an AssertionError.
+    """
+    # Of parameters that are finite but huge: torch.distributions refuses a mean or a scale.
+    refused = isinstance(error, ValueError) and str(error).startswith("Expected parameter")
+    return refused or not has_finite_weights(model)
 
 
 def diverged(recipe: Recipe, timesteps: int) -> QuarlError:

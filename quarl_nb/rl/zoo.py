@@ -69,7 +69,7 @@ def wanted_policies(names: Sequence[str], missing: bool, retrain: bool = False) 
     """The named policies and, if `missing`, then those that are not trained, in recipes' order.
 
     A named one that is published already is left out, which is logged, unless `retrain` asks for
-    it or its run in ``runs/`` is not done.
+    it or its run in ``runs/`` is not done. A run that is done is published again, not trained anew.
 
     Raises:
         QuarlError: no such policy, none is named or missing, or a checkpoint cannot be read.
@@ -81,10 +81,14 @@ def wanted_policies(names: Sequence[str], missing: bool, retrain: bool = False) 
     left = [n for n in known if missing and n not in named and not is_published(n)]
     if not named and not left:
         raise QuarlError("nothing to train: no policy is missing")
-    alone = [name for name in named if not retrain and _is_settled(name)]
-    for name in alone:
-        logger.info("%s is already trained; --retrain trains it anew", name)
-    return [name for name in named if name not in alone] + left
+    settled = [name for name in named if _is_settled(name)]
+    for name in settled:
+        if (run_folder(name) / "checkpoint.pt").exists():  # which --retrain goes on from
+            told = "%s is already trained; with '%s' deleted, --retrain trains it anew"
+            logger.info(told, name, run_folder(name))
+        elif not retrain:
+            logger.info("%s is already trained; --retrain trains it anew", name)
+    return [name for name in named if retrain or name not in settled] + left
 
 
 def _is_settled(name: str) -> bool:
@@ -118,7 +122,7 @@ def train_policies(
                 if train(get_recipe(name), run_dir, seed, deadline, show_bar).done:
                     yield name, publish(run_dir, policy_folder(name))
         except QuarlError as error:
-            yield name, error
+            yield name, QuarlError(str(error))  # whose traceback does not hold on to the model
         except Exception as error:  # of an environment or a library; a queue runs for days
             yield name, _unexpected(name, run_dir, error)
 

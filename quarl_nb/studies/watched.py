@@ -19,7 +19,7 @@ from quarl_nb.rl.denormals import denormals_as_zero
 from quarl_nb.rl.evaluate import evaluate
 from quarl_nb.rl.exploration import random_actions_of
 from quarl_nb.rl.policies import PolicyNet
-from quarl_nb.rl.train import SELECTION_SEED
+from quarl_nb.rl.train import SELECTION_SEED, is_divergence
 
 PROBES = 50  # points at which the distribution of actions is looked at
 OBSERVATIONS = 256  # of the newest ones, over which it is averaged
@@ -81,10 +81,10 @@ def train_watched(
         # Callbacks of quantization first: what is watched at a step is what acts from then on.
         with denormals_as_zero():
             model.learn(schedule.timesteps, callback=[*callbacks, watcher])
-    except ValueError as error:
-        if "nan" in str(error).lower():  # torch.distributions refuses a mean that is NaN
+    except Exception as error:
+        if is_divergence(error, model):
             at = f"step {model.num_timesteps}"
-            raise QuarlError(f"training diverged at {at}: NaN in the policy") from error
+            raise QuarlError(f"training diverged at {at}: NaN or infinity in the policy") from error
         raise
     training_s = time.perf_counter() - started - watcher.watching_s
     if watcher.best is None:

@@ -359,7 +359,15 @@ def test_autocast_to_fp16_is_refused() -> None:
         make_model(autocast=torch.float16)
 
 
-@pytest.mark.parametrize("wrong", [{"n_atoms": 1}, {"v_min": 4.0}, {"v_max": float("nan")}])
+def test_targets_that_would_never_change_are_refused() -> None:
+    with pytest.raises(QuarlError, match="target_update_period must be at least 1, not 0"):
+        make_model(target_update_period=0)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"n_atoms": 1}, {"v_min": 4.0}, {"v_max": float("nan")}, {"v_min": -float("inf")}],
+)
 def test_an_impossible_support_is_named(wrong: dict[str, Any]) -> None:
     with pytest.raises(QuarlError, match="n_atoms >= 2 and v_min < v_max"):
         make_model(**wrong)

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from gymnasium.spaces import Box
+from gymnasium.spaces import Box, Discrete
 from stable_baselines3.common.policies import ActorCriticCnnPolicy
 from stable_baselines3.common.torch_layers import NatureCNN
 from torch import nn
@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 from quarl_nb.errors import QuarlError
 from quarl_nb.rl.fast_cnn import (
+    FAST_CNN_POLICIES,
     FastNatureCNN,
     LossScaler,
     _by_block,
@@ -179,6 +180,20 @@ def test_a_fast_model_acts_as_its_policy_net_does(algo):
             theirs = model.policy.get_distribution(obs).distribution.logits
         close_to(theirs, net(obs))
     model.env.close()
+
+
+@pytest.mark.parametrize(
+    ("algo", "option"),
+    [("ppo", "normalize_images"), ("ppo", "share_features_extractor"), ("dqn", "normalize_images")],
+)
+def test_options_that_it_would_pass_over_are_refused(algo, option):
+    with pytest.raises(QuarlError, match=f"policies of the fast CNN have no {option}=False"):
+        FAST_CNN_POLICIES[algo](SPACE, Discrete(3), lambda _: 0.0, **{option: False})
+
+
+def test_frames_that_are_divided_already_are_refused():
+    with pytest.raises(QuarlError, match="takes uint8 frames, got torch.float32: it goes with"):
+        FastNatureCNN(SPACE, 16, precision="fp32")(frames(2) / 255)
 
 
 def pong_model(algo: str):

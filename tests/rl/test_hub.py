@@ -52,6 +52,8 @@ def test_a_policy_folder_of_the_hub(folder: Path) -> None:
     save_policy(net, folder, {"steps": 5})
     found = load_from_hub(SOURCE, lambda *_: str(folder))
     assert found.spec.provenance["steps"] == 5 and found.spec.layers == net.spec.layers
+    with pytest.raises(QuarlError, match="vecnormalize goes with an SB3 zip: .* has its own"):
+        load_from_hub(SOURCE, lambda *_: str(folder), env_id="CartPole-v1", vecnormalize="n.pkl")
 
 
 def test_load_policy_downloads_only_what_it_reads(
@@ -66,7 +68,8 @@ def test_load_policy_downloads_only_what_it_reads(
     monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot)
     assert load_policy(SOURCE).spec.env_id == "CartPole-v1"
     assert "*.zip" in patterns and "*" not in patterns
-    for read in ("vec_normalize.pkl", "a/vecnormalize.pkl", "config.yml", "a/config.yml"):
+    for read in ("vec_normalize.pkl", "a/vecnormalize.pkl", "config.yml", "a/config.yml",
+                 "policy.safetensors", "policy.safetensors.00", "policy.json"):  # fmt: skip
         assert any(fnmatch(read, pattern) for pattern in patterns), read
 
 

@@ -141,6 +141,26 @@ def test_large_tensors_are_cut_into_parts(net: PolicyNet, tmp_path: Path, monkey
     assert sorted(os.listdir(folder)) == ["policy.json", "policy.safetensors"]
 
 
+@pytest.mark.parametrize("source", ["folder", "public/ppo-CartPole-v1"])
+@pytest.mark.parametrize("option", ["vecnormalize", "activation"])
+def test_what_only_a_zip_lacks_is_not_passed_over(
+    net: PolicyNet, tmp_path: Path, monkeypatch, source: str, option: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    save_policy(net, "folder", {})
+    with pytest.raises(QuarlError, match=f"^{option} goes with an SB3 zip: '{source}' has its own"):
+        load_policy(source, **{option: "relu"})
+
+
+def test_a_policy_of_more_than_a_hundred_parts_is_read_in_their_order(
+    net: PolicyNet, tmp_path: Path, monkeypatch
+) -> None:
+    monkeypatch.setattr(policies, "MAX_PART_BYTES", 1)
+    folder = save_policy(net, tmp_path, {})
+    assert (folder / "policy.safetensors.100").exists()
+    assert torch.equal(load_policy(folder).layers[0].weight, net.layers[0].weight)
+
+
 def rewrite(folder: Path, **changes: object) -> None:
     """Change the tensors and make the checksum fit, so that the later checks are reached."""
     description = json.loads((folder / "policy.json").read_text())
@@ -204,6 +224,7 @@ BAD_SPECS = {
     "needs 2 bounds": {"head": {"kind": "clip", "low": [0], "high": [1], "shape": [2]}},
     "do not fit head": {"head": {"kind": "clip", "low": [0], "high": [1], "shape": [1]}},
     "bad policy description": {"layers": 3},
+    "cannot convert float infinity": {"obs_shape": [float("inf")]},
 }
 
 

@@ -36,7 +36,7 @@ def fill(buffer: ReplayBuffer, n: int) -> None:
 
 
 def test_probabilities_and_weights_are_those_computed_by_hand():
-    buffer = filled(3, alpha=0.5, epsilon=0.0)
+    buffer = filled(3, alpha=0.5, epsilon=1e-20)
     buffer.update_priorities(np.array([0, 1, 2]), np.array([1.0, -4.0, 9.0], np.float32))
     # p^alpha = 1, 2, 3: probabilities 1/6, 2/6, 3/6.
     np.testing.assert_allclose(buffer.powers[:3, 0], [1, 2, 3])
@@ -62,7 +62,7 @@ def test_the_seed_is_that_of_stable_baselines3():
 
 
 def test_new_transitions_get_the_largest_priority_so_far():
-    buffer = filled(2, size=3, alpha=1.0, epsilon=0.0)
+    buffer = filled(2, size=3, alpha=1.0, epsilon=1e-20)
     buffer.update_priorities(np.array([0, 1]), np.array([5.0, 0.5], np.float32))
     fill(buffer, 1)  # the third place
     fill(buffer, 1)  # the first again: its 5 is forgotten, though not that it was the largest
@@ -165,9 +165,12 @@ def test_it_trains_quantized_too():
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [({"alpha": 1.5}, "alpha of prioritized replay is 1.5"), ({"beta": -1}, "beta of")],
-)
-def test_exponents_out_of_range_are_refused(options, message):
+    [
+        ({"alpha": 1.5}, "alpha of prioritized replay is 1.5"), ({"beta": -1}, "beta of"),
+        ({"epsilon": 0.0}, "epsilon of prioritized replay is 0.0; allowed: above 0"),
+    ],
+)  # fmt: skip
+def test_settings_out_of_range_are_refused(options, message):
     with pytest.raises(QuarlError, match=message):
         filled(1, **options)
 

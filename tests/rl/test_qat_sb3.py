@@ -426,6 +426,30 @@ def test_what_cannot_be_exported_is_refused_before_it_is_trained() -> None:
     assert not any(isinstance(layer, QATLayer) for layer in model.policy.modules())
 
 
+class Steered(Frames):
+    """The same, with actions of two numbers."""
+
+    action_space = gym.spaces.Box(-1.0, 1.0, (2,), np.float32)  # type: ignore[assignment]
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict]:
+        return super().step(action[0])
+
+
+@pytest.mark.parametrize("method", ["minmax", "lsq"])
+def test_sac_trains_convolutions_quantized_unless_its_critic_shares_them(method: str) -> None:
+    def sac(share: bool) -> Any:
+        policy = dict(net_arch=[8], features_extractor_kwargs={"features_dim": 16})
+        arguments = OFF | dict(buffer_size=60, policy_kwargs=policy)
+        policy["share_features_extractor"] = share
+        return sb3.SAC("CnnPolicy", Steered(), **arguments)
+
+    model = sac(share=False)
+    model.learn(30, callback=prepare_qat(model, 4, method=method))
+    assert is_quantized(model)
+    with pytest.raises(QuarlError, match="^QAT of SAC needs share_features_extractor=False: "):
+        prepare_qat(sac(share=True), 4, method=method)
+
+
 def test_a_saved_model_reopens_only_as_it_was_prepared(tmp_path: Path) -> None:
     model = MODELS["a2c"]()
     model.learn(60, callback=prepare_qat(model, 3))

@@ -8,11 +8,12 @@ import torch
 
 from quarl_nb.errors import QuarlError
 from quarl_nb.rl import train as training
+from quarl_nb.rl.air_navigation import ENV_ID
 from quarl_nb.rl.checkpoint import Progress, load_checkpoint, save_checkpoint
 from quarl_nb.rl.model import make_model
 from quarl_nb.rl.policies import load_policy
 from quarl_nb.rl.recipes import get_recipe, linear, recipes
-from quarl_nb.rl.sb3_vec import AtariVecEnv
+from quarl_nb.rl.sb3_vec import ArenaVecEnv, AtariVecEnv
 from quarl_nb.rl.zoo import publish
 
 SHORT = dict(timesteps=600, eval_every=300, eval_episodes=2, target_return=None)
@@ -53,6 +54,16 @@ def test_a_stopped_run_continues_where_it_was(tmp_path):
     assert 600 <= resumed.timesteps < 600 + 256  # whole rollouts of 8 x 32 steps
     assert resumed.wall_s > stopped.wall_s
     assert training.train(recipe, tmp_path).timesteps == resumed.timesteps
+
+
+def test_a_run_killed_while_it_wrote_its_best_policy_ends_with_another(tmp_path):
+    recipe = short("ppo-CartPole-v1")
+    training.train(recipe, tmp_path)
+    model = make_model(recipe, seed=0)
+    save_checkpoint(tmp_path / "checkpoint.pt", model, Progress(timesteps=300, best_return=501.0))
+    (tmp_path / "best" / "policy.safetensors").write_bytes(b"of another policy")
+    resumed = training.train(recipe, tmp_path)
+    assert load_policy(tmp_path / "best").spec.provenance["timesteps"] == resumed.best_timesteps
 
 
 def test_training_takes_denormal_numbers_for_zero(tmp_path, monkeypatch):
@@ -192,6 +203,27 @@ def test_recipes_cover_the_small_environments_and_pong_of_table_4():
 
 def test_linear_schedule():
     assert [linear(0.2)(p) for p in (1.0, 0.5, 0.0)] == [0.2, 0.1, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("kind", "env_id"), [(AtariVecEnv, "PongNoFrameskip-v4"), (ArenaVecEnv, ENV_ID)]
+)
+def test_a_resumed_run_meets_other_episodes_than_it_began_with(kind, env_id):
+    def film(env) -> np.ndarray:
+        begun = env.reset()
+        return np.stack([begun, *(env.step(np.zeros(2, int))[0] for _ in range(60))])
+
+    def begin(*seeds: int) -> np.ndarray:
+        env = kind(env_id, 2, seed=0)
+        for seed in seeds:
+            env.seed(seed)
+        first, second = film(env), film(env)
+        env.close()
+        assert (first != second).any()
+        return first
+
+    assert (begin() == begin(5, 0)).all()  # the last one set counts
+    assert any((begin() != begin(seed)).any() for seed in (1000, 2000))
 
 
 def test_atari_training_env_reports_whole_games_and_ends_episodes_at_lost_lives():

@@ -7,6 +7,7 @@ import logging
 import subprocess
 import sys
 import time
+import weakref
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -115,7 +116,10 @@ def test_a_published_policy_is_left_alone_unless_asked_for_or_its_run_goes_on(pr
     assert zoo.wanted_policies([PPO], missing=False) == [PPO]
     train(project[PPO], zoo.run_folder(PPO))
     assert zoo.wanted_policies([PPO], missing=False) == []
-    assert len(caplog.messages) == 2
+    run = zoo.run_folder(PPO)
+    told = f"{PPO} is already trained; with '{run}' deleted, --retrain trains it anew"
+    assert zoo.wanted_policies([PPO], missing=False, retrain=True) == [PPO]
+    assert caplog.messages[1:] == [told, told]
 
 
 def test_nothing_to_train_says_why(project, monkeypatch):
@@ -171,6 +175,22 @@ def test_an_unexpected_error_is_one_line_and_stops_no_other(project, monkeypatch
     assert str(results[PPO]) == line
     text = log.read_text()
     assert text.startswith("Traceback") and "in failing" in text
+
+
+def test_a_model_is_gone_when_the_next_one_is_made(project, monkeypatch):
+    made: list[weakref.ref] = []
+
+    def watched(*arguments):
+        model = make_model(*arguments)
+        assert [ref() for ref in made] == [None] * len(made)
+        made.append(weakref.ref(model))
+        return model
+
+    monkeypatch.setattr(training, "make_model", watched)
+    bad = "ppo-MountainCarContinuous-v0"
+    project[bad].hyperparameters["learning_rate"] = 1e30
+    failed = [isinstance(result, QuarlError) for _, result in zoo.train_policies([PPO, bad, A2C])]
+    assert failed == [False, True, False] and len(made) == 3
 
 
 def test_a_published_policy_says_that_its_run_was_cut_short(project, monkeypatch):

@@ -151,10 +151,15 @@ def test_bad_parameters_are_one_clear_line(change, message):
     assert message in str(caught.value) and "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("policy", [PPO, "dqn-CartPole-v1"])
+# Action values, Box2D, and a distribution whose scale is infinite.
+@pytest.mark.parametrize(
+    "policy", [PPO, "dqn-CartPole-v1", "ddpg-BipedalWalker-v3", "ppo-BipedalWalker-v3"]
+)
 def test_a_diverging_run_is_one_clear_line(policy, monkeypatch):
     recipe = get_recipe(policy)
     recipe.hyperparameters.update(learning_rate=1e30)
+    small = {"learning_starts": 50, "n_steps": 8}.items()
+    recipe.hyperparameters.update({k: v for k, v in small if k in recipe.hyperparameters})
     monkeypatch.setattr(qat, "get_recipe", lambda name: recipe)
     for cell, budget in cells(policies=[policy], max_timesteps=1_600):
         with pytest.raises(QuarlError, match="diverged|not finite|NaN") as caught:
