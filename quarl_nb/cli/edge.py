@@ -36,7 +36,7 @@ def export_command(options: argparse.Namespace) -> int:
     from quarl_nb.quantize import check_fits
     from quarl_nb.rl.policies import load_policy
 
-    net = load_policy(policy_source(options.policy, options.vecnormalize), env_id=options.env,
+    net = load_policy(policy_source(options.policy), env_id=options.env,
                       vecnormalize=options.vecnormalize)
     env_id = options.env or net.spec.env_id
     if options.observations is not None:

@@ -69,7 +69,7 @@ def evaluate_command(options: argparse.Namespace) -> int:
 
     precision = parse_precision(options.precision, options.ranges)
     check_seeds(options.seed)
-    net = load_policy(policy_source(options.policy, options.vecnormalize), env_id=options.env,
+    net = load_policy(policy_source(options.policy), env_id=options.env,
                       vecnormalize=options.vecnormalize)
     env_id = options.env or net.spec.env_id
     if env_id is None:
@@ -92,7 +92,7 @@ def quantize_command(options: argparse.Namespace) -> int:
     from quarl_nb.quantize import quantize_table
 
     table = quantize_table(
-        policy_source(options.policy, options.vecnormalize), options.env, options.bits,
+        policy_source(options.policy), options.env, options.bits,
         options.episodes, options.ranges, options.vecnormalize,
     )
     print(table.to_string(index=False, float_format=lambda value: f"{value:.4g}"))
@@ -101,17 +101,15 @@ def quantize_command(options: argparse.Namespace) -> int:
     return 0
 
 
-def policy_source(text: str, vecnormalize: Path | None = None) -> str:
+def policy_source(text: str) -> str:
     """A policy of the suite by its name, a file, a folder or another source as it is.
 
     Raises:
-        QuarlError: it is none of these, or `vecnormalize` is given with a policy's folder.
+        QuarlError: it is none of these.
     """
     folder = project_root() / "data" / "policies"
     if text.startswith(("hub:", "public/")) or text.endswith(".zip"):
         return text
-    if vecnormalize is not None:
-        raise QuarlError(f"--vecnormalize goes with an SB3 zip: {text!r} has its own normalization")
     if Path(text).exists():
         return text
     names = sorted(path.name for path in folder.glob("*") if path.is_dir())
