@@ -71,8 +71,9 @@ class ResultStore:
             with TemporaryFile(dir=folder):
                 pass  # it can be written
             for temporary in folder.glob(".*.tmp"):
-                if time.time() - temporary.stat().st_mtime > STALE_TEMPORARY_S:
-                    temporary.unlink(missing_ok=True)
+                with suppress(FileNotFoundError):  # another run has just finished it
+                    if time.time() - temporary.stat().st_mtime > STALE_TEMPORARY_S:
+                        temporary.unlink()
         except OSError as error:
             raise QuarlError(f"cannot write records in '{folder}': {error.strerror}") from error
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -188,6 +189,12 @@ def test_prepare_sweeps_only_old_temporaries(store):
     os.utime(old, (past, past))
     store.prepare("ptq", "smoke")
     assert list(folder.iterdir()) == [new]
+
+
+def test_prepare_minds_no_temporary_that_another_run_finishes(store, monkeypatch):
+    path = store.write(make_record())
+    monkeypatch.setattr(Path, "glob", lambda *_: iter([path.with_name(".gone.tmp")]))
+    store.prepare("ptq", "smoke")
 
 
 def test_prepare_refuses_a_folder_that_cannot_be_written(tmp_path):
