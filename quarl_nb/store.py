@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from quarl_nb.errors import QuarlError
+from quarl_nb.errors import QuarlError, check_choice
 from quarl_nb.paths import project_root, write_atomically
 from quarl_nb.study import Cell, canonical_json
 
@@ -166,14 +166,19 @@ class ResultStore:
         return None
 
     def chosen(self, study: str, profile: str | None = None) -> list[dict[str, Any]]:
-        """One record a cell: a planned one before any other, then the newest; `read`'s errors.
+        """One record a cell: a planned one before any other, then the newest.
 
         A cell has several if it was measured with several budgets: those of `--set`, or of a
         profile that has changed since.
 
         Args:
             profile: by default the best that has records.
+
+        Raises:
+            QuarlError: no such profile, or a record that cannot be `read`.
         """
+        if profile is not None:
+            check_choice("profile", profile, PROFILES)
         profile = profile or self.best_profile(study)
         cells: dict[str, list[dict[str, Any]]] = {}
         for record in self.records(study, profile) if profile else []:
@@ -191,7 +196,8 @@ class ResultStore:
         """One row a cell, its `chosen` record; by default of the best profile that has records.
 
         Columns: key, profile, every cell field, every measured field, backend, source, wall_s,
-        and `budget.*`, `energy.*`, `provenance.*`, `extra.*`. Empty without records.
+        and `budget.*`, `energy.*`, `provenance.*`, `extra.*`. Empty without records; same errors
+        as `chosen`.
         """
         import pandas as pd
 

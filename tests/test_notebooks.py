@@ -13,8 +13,9 @@ import pandas as pd
 import pytest
 
 from quarl_nb.errors import QuarlError
-from quarl_nb.notebook import LONG_TEXT, count_runs, load_records, show_table
+from quarl_nb.notebook import LONG_TEXT, count_runs, load_records, load_runs, show_table
 from quarl_nb.render import LISTS, assigned_values, render_notebook
+from quarl_nb.report.actorq.testing import make_records, write_runs
 from quarl_nb.report.edge import testing as edge_testing
 from quarl_nb.store import ResultStore
 from quarl_nb.study import Cell
@@ -315,6 +316,30 @@ def test_a_policy_without_records_is_named(store):
         load_records(store, ["ptq"], None, ["ppo-CartPol-v1"])  # nothing of that name to measure
     with pytest.raises(QuarlError, match="policy with records 'public/ppo-CartPole-v1'"):
         load_records(store, ["ptq"], None, ["public/ppo-CartPole-v1"])
+
+
+def test_trainings_are_not_started_for_a_policy_without_records(store, monkeypatch):
+    monkeypatch.setattr("quarl_nb.runner.run_study", lambda *_, **__: pytest.fail("it ran"))
+    with pytest.raises(QuarlError, match="policy with records 'a2c-Pong"):
+        load_records(store, ["ptq"], None, ["a2c-PongNoFrameskip-v4"], unasked=False)
+    for name in ("03_qat_bit_sweep", "05_mixed_precision"):
+        (cell,) = (c for c in read(name).cells if "load_records(" in c.source)
+        assert "unasked=False" in cell.source
+
+
+def test_a_task_without_records_is_named(tmp_path):
+    assert load_runs(ResultStore(tmp_path / "none"), ["actorq"], tasks=["dm:x"])["actorq"].empty
+    made = ResultStore(tmp_path)
+    write_runs(made, "actorq", make_records(["Walker Stand"], ["fp32/torch"]))
+    frames = load_runs(made, ["actorq", "loading"], tasks=["dm:walker-stand"])
+    assert len(frames["actorq"]) and frames["loading"].empty
+    with pytest.raises(QuarlError, match="task with records 'dm:walker-stnd'; did you mean"):
+        load_runs(made, ["actorq"], tasks=["dm:walker-stnd"])
+
+
+def test_a_profile_that_there_is_not_is_named(store):
+    with pytest.raises(QuarlError, match="unknown profile 'ful'; did you mean 'full'"):
+        load_runs(store, ["actorq"], "ful")
 
 
 def test_runs_and_their_tasks_are_counted_in_words() -> None:
