@@ -15,9 +15,12 @@ import pytest
 from quarl_nb.errors import QuarlError
 from quarl_nb.notebook import LONG_TEXT, count_runs, load_records, load_runs, show_table
 from quarl_nb.render import LISTS, assigned_values, render_notebook
+from quarl_nb.report import paper
 from quarl_nb.report.actorq.testing import make_records, write_runs
 from quarl_nb.report.edge import testing as edge_testing
 from quarl_nb.store import ResultStore
+from quarl_nb.studies.actorq import RUNTIME, SPEEDUP
+from quarl_nb.studies.tasks import get_task
 from quarl_nb.study import Cell
 
 FOLDER = Path(__file__).resolve().parents[1] / "notebooks"
@@ -99,6 +102,27 @@ def test_reads_as_a_paper(name):
              "## Do the claims hold?", "## Provenance"]
     places = [prose.find(part) for part in parts]
     assert -1 not in places and places == sorted(places)
+
+
+def test_the_speedup_notebook_tells_which_tasks_are_trained_otherwise():
+    prose = "\n".join(c.source for c in read("06_actorq_speedup").cells)
+    bullets = {part.partition("**")[0]: " ".join(part.split()) for part in prose.split("- **")}
+    for task in map(get_task, SPEEDUP.profiles["full"]["tasks"]):
+        name = task.published.removesuffix(" (Gym)")
+        if task.samples_per_insert != 1:
+            assert name in bullets["Two cores and no GPU"]
+            assert str(task.width) in bullets["Two cores and no GPU"]
+        published = paper.published("table3").set_index(["task", "quantity"])["value"]
+        steps = published[name.replace(" Car", "Car"), "steps_trained"]
+        if task.steps != int(steps):
+            assert f"{task.steps:,}" in bullets["Steps."]
+            assert name in bullets["Steps."] or name.startswith("Cartpole")
+
+
+def test_the_runtime_notebook_tells_whether_actors_warm_up():
+    prose = "\n".join(c.source for c in read("08_actorq_runtime").cells)
+    starts = {profile["options"]["learning_starts"] for profile in RUNTIME.profiles.values()}
+    assert ("**No warm-up.**" in prose) == (starts == {0})
 
 
 def write_record(store: ResultStore, study: str, cell: dict, budget: dict, measured: dict,
