@@ -172,6 +172,18 @@ def test_table_shows_published_beside_measured(records) -> None:
     assert row["episodes", ""] == "40"
 
 
+def test_a_policy_of_ones_own_stands_beside_the_suites(records) -> None:
+    """Of the algorithm and task of a published number, as `--set policies=mine` records it."""
+    policies = {name: ("ppo", "CartPole-v1", mean)
+                for name, mean in (("ppo-CartPole-v1", 490.0), ("mine", 100.0))}
+    rows = tables.ptq_rows(records(lambda *_: 0.0, ("affine8",), policies, noise=0.0))
+    shown = tables.ptq_table(rows, measured_only=True)
+    names = [f"CartPole ({name}, seed 0)" for name in ("mine", "ppo-CartPole-v1")]
+    assert sorted(shown.index) == [("PPO", name) for name in names]
+    lines = readme.table4(rows).splitlines()[2:]
+    assert sorted(line.split(" | ")[0] for line in lines) == [f"| PPO {name}" for name in names]
+
+
 def test_summary_of_equal_policies_is_even(records) -> None:
     rows = summary.ptq_summary(
         records(lambda *_: 0.0, ("fp16",), noise=0.0), np.random.default_rng(0)
