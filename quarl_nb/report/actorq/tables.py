@@ -16,14 +16,15 @@ from quarl_nb.report.paper import speedups as published_speedups
 # Columns of the setting that tables show where runs differ in them.
 KNOBS = {"n_actors": "actors", "envs_per_actor": "envs an actor", "width": "width",
          "pull_period": "pull period", "samples_per_insert": "samples per insert",
-         "budget.device": "learner on"}  # fmt: skip
+         "budget.device": "learner on", "provenance.cpu": "processor"}  # fmt: skip
 NEVER, UNMEASURED, UNLEARNED = "not reached", "not measured", "nothing learned"
 
 
 def setting_label(rows: pd.DataFrame) -> str:
     """What runs were set to, in words: "1 actor x 1 env, 256 or 2048 wide, pull 1000, 1 sample an
     insert, learner on cpu"."""
-    each = {name: sorted(rows[name].unique()) for name in KNOBS if name != "budget.device"}
+    numbers = [name for name in KNOBS if "." not in name]
+    each = {name: sorted(rows[name].unique()) for name in numbers}
     text = {name: " or ".join(f"{value:g}" for value in values) for name, values in each.items()}
     actors, samples = ("" if each[name] == [1] else "s"
                        for name in ("n_actors", "samples_per_insert"))  # fmt: skip
@@ -190,7 +191,8 @@ def prediction_table(pairs: pd.DataFrame) -> pd.DataFrame:
         return pairs
     return pd.DataFrame({
         "task": pairs["task"],
-        **{KNOBS[name]: _numbers(pairs[name], "g") for name in varied(pairs)},
+        **{KNOBS[name]: [text for _, row in pairs.iterrows() for text in knob_texts(row, [name])]
+           for name in varied(pairs)},
         "actor": pairs["actor"].map(actor_label), "over": pairs["baseline"].map(actor_label),
         "actor alone": pairs["gain"].map("{:.2f}".format),
         "load of the learner": pairs["load"].map("{:.2f}".format),
