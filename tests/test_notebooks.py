@@ -227,6 +227,16 @@ def test_weights_that_order_the_losses_predict_them(store, shown):
     assert text.count("<picture>") == 1
 
 
+def test_weights_that_lose_nothing_by_quantization_are_shown_too(tmp_path, shown):
+    """As those of a policy that was trained on the levels: no noise, null on disk."""
+    made = ResultStore(tmp_path / "records")
+    write_policy(made, POLICIES[0], 0)
+    for record in made.records("weights", "full"):
+        made.write(record | {"measured": record["measured"] | {"sqnr_db": [None, None]}})
+    text = shown("04_weight_distributions", records=str(made.root))
+    assert "They are those of PPO CartPole." in text and text.count("<picture>") == 1
+
+
 @pytest.mark.parametrize("name", ["03_qat_bit_sweep", "05_mixed_precision"])
 def test_trainings_are_not_started_by_opening_a_notebook(name, tmp_path, shown):
     text = shown(name, records=str(tmp_path / "none"))
