@@ -139,6 +139,12 @@ def test_times_of_two_processors_stand_in_rows_of_their_own() -> None:
         actorq.parts.step_parts(frame)))  # fmt: skip
     assert pairs[["learner on", "processor"]].to_numpy().tolist() == \
         [["cpu", "AMD"], ["cuda", "Intel"]]
+    parts = tables.runtime_table(actorq.parts.step_parts(frame))
+    assert set(zip(parts["processor"], parts["actor"], strict=True)) == \
+        {(cpu, actor) for cpu in ("AMD", "Intel") for actor in ("fp32 torch", "int8 ORT")}
+    for fig in (actorq.curve_figures.convergence(frame, "time")[0],
+                actorq.time_figures.runtime_breakdown(frame)[0]):
+        assert [ax.get_title().splitlines()[-1] for ax in fig.axes] == ["AMD", "Intel"]
 
 
 def test_a_step_is_the_slower_side_of_two_that_overlap() -> None:

@@ -160,7 +160,7 @@ def runtime_table(parts: pd.DataFrame) -> pd.DataFrame:
     ms = {name: (1e3 * rows[name]).map("{:.3f}".format) for name in ACTOR_PARTS}
     return pd.DataFrame({
         "task": rows["task"], "width": rows["width"], "pull period": rows["pull_period"],
-        "samples per insert": rows["samples_per_insert"].map("{:g}".format),
+        "samples per insert": rows["samples_per_insert"].map("{:g}".format), **_processors(rows),
         "actor": rows["actor"].map(actor_label), "sent as": rows["communication"], **ms,
         "actor in all": (1e3 * rows["actor_step_s"]).map("{:.3f}".format),
         "learner": (1e3 * rows["learner_step_s"]).map("{:.3f}".format),
@@ -175,7 +175,7 @@ def communication_table(found: pd.DataFrame) -> pd.DataFrame:
     if found.empty:
         return found
     return pd.DataFrame({
-        "task": found["task"], "pull period": found["pull_period"],
+        "task": found["task"], "pull period": found["pull_period"], **_processors(found),
         "computed in": found["actor"].map(actor_label), "sent as": found["communication"],
         "steps per second": found["steps_per_s"].map("{:.0f}".format),
         "speed-up over sent as fp32": [
@@ -200,6 +200,12 @@ def prediction_table(pairs: pd.DataFrame) -> pd.DataFrame:
         "measured": [interval_text(row, "measured") for _, row in pairs.iterrows()],
         "runs": pairs["runs"],
     })  # fmt: skip
+
+
+def _processors(rows: pd.DataFrame) -> dict[str, pd.Series]:
+    """A column that tells the processor, where there are several."""
+    cpus = rows["provenance.cpu"]
+    return {KNOBS["provenance.cpu"]: cpus} if cpus.nunique() > 1 else {}
 
 
 def _with_ends(name: str) -> list[str]:
