@@ -74,6 +74,15 @@ def test_site_twice_gives_the_same_bytes(store: ResultStore, tmp_path: Path) -> 
     assert keys <= set(source["records"]) and source["git_commits"] == ["0" * 40]
 
 
+def test_a_profile_with_statistics_of_weights_alone_is_drawn(store, tmp_path: Path) -> None:
+    other = ResultStore(tmp_path / "weights")
+    for record in store.records("weights", "quick"):
+        plain = {name: record[name] for name in record if "sha256" not in name}
+        other.write(plain, store.arrays(record))
+    names = {path.name for path in site.build(other, tmp_path / "figures")}
+    assert "claims.csv" in names and "table4_ptq.csv" not in names
+
+
 def test_curves_and_weights_are_of_the_records_that_are_shown(store, tmp_path: Path) -> None:
     losses = paired_losses(store.frame("ptq"))
     before = site.load_weights(store, losses, "affine4")
