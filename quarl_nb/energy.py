@@ -59,7 +59,7 @@ class EnergyMeter:
     def __init__(self, country: str | None = None) -> None:
         with silence():
             self.grid_kg_per_kwh, self.grid_source = grid_intensity(
-                country or os.environ.get(COUNTRY_VARIABLE)
+                country or os.environ.get(COUNTRY_VARIABLE) or None
             )
             self._cpu_counter, self._gpu_counter = cpu_counter(), gpu_counter()
         self.method = self._cpu_counter.method if self._cpu_counter else "tdp_x_cpu_time"

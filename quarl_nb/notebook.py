@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import matplotlib as mpl
@@ -32,6 +32,7 @@ def load_records(
     policies: Sequence[str] | None = None,
     recompute: bool = False,
     workers: int = 2,
+    unasked: bool = True,
 ) -> dict[str, pd.DataFrame]:
     """The records of `studies` and of those that claims read with them, a frame a study.
 
@@ -39,23 +40,24 @@ def load_records(
         studies: run, if `recompute` or if they have no records; the others are only read.
         profile: None means the best profile with records, else `FIRST_PROFILE`.
         policies: names; None means all that have records (or that the profile names).
+        unasked: run what has no records without `recompute` too; not what takes hours.
 
     Raises:
-        QuarlError: a policy has no records and was not measured now.
+        QuarlError: no such profile, or a policy has no records (others do) and was not measured
+            now.
     """
     frames = {}
     for study in dict.fromkeys([*studies, *(n for s in studies for n in FAMILIES.get(s, ()))]):
         frames[study] = store.frame(study, profile)
         wanted = None if policies is None else _names_in(study, policies)
         missing = _chosen(frames[study], policies).empty
-        if study in studies and wanted != [] and (recompute or missing):
+        if study in studies and wanted != [] and (recompute or unasked and missing):
             at = profile or store.best_profile(study) or FIRST_PROFILE
             parameters = {} if wanted is None else {"policies": [*wanted]}
             _measure(store, study, at, parameters, recompute, workers)
             frames[study] = store.frame(study, at)
     recorded = {name for frame in frames.values() if len(frame) for name in frame["policy"]}
-    for name in policies or ():
-        check_choice("policy with records", name, sorted(recorded))
+    _check_recorded("policy", policies, recorded)
     return {study: _chosen(frame, policies) for study, frame in frames.items()}
 
 
@@ -74,17 +76,23 @@ def load_runs(
     Args:
         profile: None means the best profile with records; measured then is `FIRST_PROFILE`.
         tasks: environments, e.g. "dm:cartpole-balance"; None means all.
+
+    Raises:
+        QuarlError: no such profile, or a task has no records (others do) and was not measured now.
     """
     frames = {}
+    recorded: set[str] = set()
     for study in studies:
         if recompute:
             at = profile or store.best_profile(study) or FIRST_PROFILE
             parameters = {"tasks": [*tasks]} if tasks else {}
             _measure(store, study, at, parameters, recompute, workers=1)
         frame = store.frame(study, profile)
+        recorded |= {*frame.get("env_id", ())}
         if tasks is not None and "env_id" in frame:
             frame = frame[frame["env_id"].isin([*tasks])].reset_index(drop=True)
         frames[study] = frame
+    _check_recorded("task", tasks, recorded)
     return frames
 
 
@@ -207,6 +215,12 @@ def _provenance(rows: pd.DataFrame) -> dict[str, str]:
 def _names_in(study: str, policies: Sequence[str]) -> list[str]:
     """Those of `policies` that the study can measure: public agents, or our own."""
     return [name for name in policies if name.startswith(PUBLIC) == study.endswith("_public")]
+
+
+def _check_recorded(what: str, names: Sequence[str] | None, recorded: Collection[str]) -> None:
+    """Refuse a name that has no records, where there are records at all."""
+    for name in (names or ()) if recorded else ():
+        check_choice(f"{what} with records", name, sorted(recorded))
 
 
 def _chosen(frame: pd.DataFrame, policies: Sequence[str] | None) -> pd.DataFrame:

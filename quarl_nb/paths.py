@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -56,7 +57,8 @@ def write_atomically(path: Path, content: bytes) -> None:
     Raises:
         QuarlError: the disk is full or the folder cannot be written.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    # Not by the process id: containers that share a folder may have the same.
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with temporary.open("wb") as file:

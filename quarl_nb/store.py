@@ -6,15 +6,16 @@ import hashlib
 import io
 import json
 import math
-import os
 import time
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from quarl_nb.errors import QuarlError
+from quarl_nb.errors import QuarlError, check_choice
 from quarl_nb.paths import project_root, write_atomically
 from quarl_nb.study import Cell, canonical_json
 
@@ -27,7 +28,10 @@ STALE_TEMPORARY_S = 3600.0  # writing a record takes milliseconds
 
 
 class ResultStore:
-    """The records under `root`: <study>/<profile>/<key>.json, arrays in <key>.npz beside it.
+    """The records under `root`: <study>/<profile>/<key>.json, arrays beside it.
+
+    Arrays are in <key>.<hash of the arrays>.npz, so that no other writer of the same cell, nor one
+    that is killed before its record follows, replaces those that a record rests on.
 
     Args:
         root: the folder of the records; by default `data/records` of the project.
@@ -64,12 +68,12 @@ class ResultStore:
         folder = self.path(study, profile, "key").parent
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            probe = folder / f".probe.{os.getpid()}.tmp"
-            probe.write_bytes(b"")
-            probe.unlink()
+            with TemporaryFile(dir=folder):
+                pass  # it can be written
             for temporary in folder.glob(".*.tmp"):
-                if time.time() - temporary.stat().st_mtime > STALE_TEMPORARY_S:
-                    temporary.unlink(missing_ok=True)
+                with suppress(FileNotFoundError):  # another run has just finished it
+                    if time.time() - temporary.stat().st_mtime > STALE_TEMPORARY_S:
+                        temporary.unlink()
         except OSError as error:
             raise QuarlError(f"cannot write records in '{folder}': {error.strerror}") from error
 
@@ -85,13 +89,16 @@ class ResultStore:
         """
         plain = to_json(record)
         path = self.path(plain["study"], plain["profile"], plain["key"])
+        replaced = self._arrays_at(path)
         if arrays:
             buffer = io.BytesIO()
             np.savez_compressed(buffer, allow_pickle=False, **arrays)
-            plain["arrays_sha256"] = hashlib.sha256(buffer.getvalue()).hexdigest()
-            write_atomically(path.with_suffix(".npz"), buffer.getvalue())
+            digest = plain["arrays_sha256"] = hashlib.sha256(buffer.getvalue()).hexdigest()
+            write_atomically(_named_arrays(path, digest), buffer.getvalue())
         plain["sha256"] = _checksum(plain)
         write_atomically(path, _text(plain).encode())
+        if replaced and replaced != _arrays_of(path, plain):
+            replaced.unlink(missing_ok=True)
         self.error_path(plain["study"], plain["profile"], plain["key"]).unlink(missing_ok=True)
         return path
 
@@ -129,9 +136,9 @@ class ResultStore:
         Raises:
             QuarlError: the .npz is missing or not the one that was written with the record.
         """
-        if "arrays_sha256" not in record:
+        path = _arrays_of(self.path(record["study"], record["profile"], record["key"]), record)
+        if path is None:
             return {}
-        path = self.path(record["study"], record["profile"], record["key"]).with_suffix(".npz")
         try:
             content = path.read_bytes()
         except OSError as error:
@@ -140,6 +147,12 @@ class ResultStore:
             raise QuarlError(f"arrays '{path}' are truncated or were changed")
         with np.load(io.BytesIO(content), allow_pickle=False) as file:
             return dict(file)
+
+    def _arrays_at(self, path: Path) -> Path | None:
+        """The arrays of the record that is at `path` now; None if it has none, or is damaged."""
+        with suppress(QuarlError):
+            return _arrays_of(path, self.read(path))
+        return None
 
     def records(self, study: str, profile: str) -> list[dict[str, Any]]:
         """Every record of a profile, sorted by key, superseded ones too; `read`'s errors."""
@@ -153,14 +166,19 @@ class ResultStore:
         return None
 
     def chosen(self, study: str, profile: str | None = None) -> list[dict[str, Any]]:
-        """One record a cell: a planned one before any other, then the newest; `read`'s errors.
+        """One record a cell: a planned one before any other, then the newest.
 
         A cell has several if it was measured with several budgets: those of `--set`, or of a
         profile that has changed since.
 
         Args:
             profile: by default the best that has records.
+
+        Raises:
+            QuarlError: no such profile, or a record that cannot be `read`.
         """
+        if profile is not None:
+            check_choice("profile", profile, PROFILES)
         profile = profile or self.best_profile(study)
         cells: dict[str, list[dict[str, Any]]] = {}
         for record in self.records(study, profile) if profile else []:
@@ -178,7 +196,8 @@ class ResultStore:
         """One row a cell, its `chosen` record; by default of the best profile that has records.
 
         Columns: key, profile, every cell field, every measured field, backend, source, wall_s,
-        and `budget.*`, `energy.*`, `provenance.*`, `extra.*`. Empty without records.
+        and `budget.*`, `energy.*`, `provenance.*`, `extra.*`. Empty without records; same errors
+        as `chosen`.
         """
         import pandas as pd
 
@@ -212,6 +231,19 @@ def to_json(value: Any) -> Any:
     if value is None or isinstance(value, bool | int | float | str):
         return value
     raise TypeError(f"{type(value).__name__} is not a JSON value: {value!r}")
+
+
+def _named_arrays(path: Path, digest: str) -> Path:
+    """Where arrays of this SHA-256 are written, for the record at `path`."""
+    return path.with_suffix(f".{digest[:12]}.npz")
+
+
+def _arrays_of(path: Path, record: Mapping[str, Any]) -> Path | None:
+    """Where the arrays of the record at `path` are (older ones: in <key>.npz); None without any."""
+    if "arrays_sha256" not in record:
+        return None
+    named = _named_arrays(path, record["arrays_sha256"])
+    return named if named.is_file() else path.with_suffix(".npz")
 
 
 def _text(record: Mapping[str, Any]) -> str:

@@ -115,6 +115,17 @@ def test_a_failed_cell_exits_with_1_and_status_counts_it(fakes, tmp_path, capsys
     ]
 
 
+def test_status_goes_on_where_a_study_cannot_be_planned(fakes, monkeypatch, tmp_path, capsys):
+    """As PTQ in a folder of one's own, where data/policies lacks what its profiles name."""
+    def cells(study, parameters):
+        raise QuarlError(f"{study.name}: unknown policy 'ppo-CartPole-v1'")
+
+    monkeypatch.setattr(FakeStudy, "cells", cells)
+    assert main(["status", "--records", str(tmp_path)]) == 0
+    rows = capsys.readouterr().out.splitlines()[1:]
+    assert len(rows) == 4 and all("unknown policy 'ppo-CartPole-v1'" in row for row in rows)
+
+
 @pytest.mark.parametrize("name", ["x", "a_study_with_quite_a_long_name"])
 def test_columns_fit_the_longest_name(monkeypatch, tmp_path, capsys, name):
     import pandas as pd

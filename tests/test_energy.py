@@ -332,6 +332,8 @@ def test_the_grid_of_a_country(monkeypatch):
     assert "Germany" in source
     monkeypatch.setenv("QUARL_COUNTRY", "SWE")
     assert EnergyMeter().grid_kg_per_kwh < 0.1
+    monkeypatch.setenv("QUARL_COUNTRY", "")  # set to nothing is not set
+    assert "world average" in EnergyMeter().grid_source
     with pytest.raises(QuarlError, match="no grid intensity of country 'XYZ'; allowed: ISO 3166"):
         EnergyMeter(country="XYZ")
 

@@ -13,10 +13,14 @@ import pandas as pd
 import pytest
 
 from quarl_nb.errors import QuarlError
-from quarl_nb.notebook import LONG_TEXT, count_runs, load_records, show_table
+from quarl_nb.notebook import LONG_TEXT, count_runs, load_records, load_runs, show_table
 from quarl_nb.render import LISTS, assigned_values, render_notebook
+from quarl_nb.report import paper
+from quarl_nb.report.actorq.testing import make_records, write_runs
 from quarl_nb.report.edge import testing as edge_testing
 from quarl_nb.store import ResultStore
+from quarl_nb.studies.actorq import RUNTIME, SPEEDUP
+from quarl_nb.studies.tasks import get_task
 from quarl_nb.study import Cell
 
 FOLDER = Path(__file__).resolve().parents[1] / "notebooks"
@@ -98,6 +102,27 @@ def test_reads_as_a_paper(name):
              "## Do the claims hold?", "## Provenance"]
     places = [prose.find(part) for part in parts]
     assert -1 not in places and places == sorted(places)
+
+
+def test_the_speedup_notebook_tells_which_tasks_are_trained_otherwise():
+    prose = "\n".join(c.source for c in read("06_actorq_speedup").cells)
+    bullets = {part.partition("**")[0]: " ".join(part.split()) for part in prose.split("- **")}
+    for task in map(get_task, SPEEDUP.profiles["full"]["tasks"]):
+        name = task.published.removesuffix(" (Gym)")
+        if task.samples_per_insert != 1:
+            assert name in bullets["Two cores and no GPU"]
+            assert str(task.width) in bullets["Two cores and no GPU"]
+        published = paper.published("table3").set_index(["task", "quantity"])["value"]
+        steps = published[name.replace(" Car", "Car"), "steps_trained"]
+        if task.steps != int(steps):
+            assert f"{task.steps:,}" in bullets["Steps."]
+            assert name in bullets["Steps."] or name.startswith("Cartpole")
+
+
+def test_the_runtime_notebook_tells_whether_actors_warm_up():
+    prose = "\n".join(c.source for c in read("08_actorq_runtime").cells)
+    starts = {profile["options"]["learning_starts"] for profile in RUNTIME.profiles.values()}
+    assert ("**No warm-up.**" in prose) == (starts == {0})
 
 
 def write_record(store: ResultStore, study: str, cell: dict, budget: dict, measured: dict,
@@ -200,6 +225,16 @@ def test_weights_that_order_the_losses_predict_them(store, shown):
     # The first policy's layers have one and the same range in standard deviations.
     assert "In 7 of 8 policies" in text
     assert text.count("<picture>") == 1
+
+
+def test_weights_that_lose_nothing_by_quantization_are_shown_too(tmp_path, shown):
+    """As those of a policy that was trained on the levels: no noise, null on disk."""
+    made = ResultStore(tmp_path / "records")
+    write_policy(made, POLICIES[0], 0)
+    for record in made.records("weights", "full"):
+        made.write(record | {"measured": record["measured"] | {"sqnr_db": [None, None]}})
+    text = shown("04_weight_distributions", records=str(made.root))
+    assert "They are those of PPO CartPole." in text and text.count("<picture>") == 1
 
 
 @pytest.mark.parametrize("name", ["03_qat_bit_sweep", "05_mixed_precision"])
@@ -315,6 +350,30 @@ def test_a_policy_without_records_is_named(store):
         load_records(store, ["ptq"], None, ["ppo-CartPol-v1"])  # nothing of that name to measure
     with pytest.raises(QuarlError, match="policy with records 'public/ppo-CartPole-v1'"):
         load_records(store, ["ptq"], None, ["public/ppo-CartPole-v1"])
+
+
+def test_trainings_are_not_started_for_a_policy_without_records(store, monkeypatch):
+    monkeypatch.setattr("quarl_nb.runner.run_study", lambda *_, **__: pytest.fail("it ran"))
+    with pytest.raises(QuarlError, match="policy with records 'a2c-Pong"):
+        load_records(store, ["ptq"], None, ["a2c-PongNoFrameskip-v4"], unasked=False)
+    for name in ("03_qat_bit_sweep", "05_mixed_precision"):
+        (cell,) = (c for c in read(name).cells if "load_records(" in c.source)
+        assert "unasked=False" in cell.source
+
+
+def test_a_task_without_records_is_named(tmp_path):
+    assert load_runs(ResultStore(tmp_path / "none"), ["actorq"], tasks=["dm:x"])["actorq"].empty
+    made = ResultStore(tmp_path)
+    write_runs(made, "actorq", make_records(["Walker Stand"], ["fp32/torch"]))
+    frames = load_runs(made, ["actorq", "loading"], tasks=["dm:walker-stand"])
+    assert len(frames["actorq"]) and frames["loading"].empty
+    with pytest.raises(QuarlError, match="task with records 'dm:walker-stnd'; did you mean"):
+        load_runs(made, ["actorq"], tasks=["dm:walker-stnd"])
+
+
+def test_a_profile_that_there_is_not_is_named(store):
+    with pytest.raises(QuarlError, match="unknown profile 'ful'; did you mean 'full'"):
+        load_runs(store, ["actorq"], "ful")
 
 
 def test_runs_and_their_tasks_are_counted_in_words() -> None:

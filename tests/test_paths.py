@@ -24,6 +24,17 @@ def test_writing_replaces_and_makes_folders(tmp_path):
     assert list(path.parent.iterdir()) == [path]
 
 
+def test_two_writers_of_one_process_id_are_not_in_each_others_way(tmp_path, monkeypatch):
+    def late(_):
+        monkeypatch.setattr(os, "fsync", lambda _: None)
+        write_atomically(path, b"other")
+
+    path = tmp_path / "record.json"
+    monkeypatch.setattr(os, "fsync", late)
+    write_atomically(path, b"own")
+    assert path.read_bytes() == b"own"
+
+
 def test_a_full_disk_leaves_the_old_file_and_no_litter(tmp_path, monkeypatch):
     path = tmp_path / "record.json"
     write_atomically(path, b"old")

@@ -3,11 +3,13 @@ from __future__ import annotations
 import json
 import os
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from quarl_nb.errors import QuarlError
+from quarl_nb.paths import write_atomically
 from quarl_nb.store import STALE_TEMPORARY_S, ResultStore, to_json
 from quarl_nb.study import Cell
 
@@ -80,13 +82,52 @@ def test_a_record_without_arrays_has_none(store):
 def test_changed_or_missing_arrays_are_refused(store):
     path = store.write(make_record(), {"curve": np.zeros(3)})
     record = store.read(path)
-    npz = path.with_suffix(".npz")
+    (npz,) = path.parent.glob("*.npz")
     npz.write_bytes(npz.read_bytes()[:-1])
     with pytest.raises(QuarlError, match=f"{npz.name}' are truncated"):
         store.arrays(record)
     npz.unlink()
     with pytest.raises(QuarlError, match="No such file"):
         store.arrays(record)
+
+
+def test_arrays_stay_those_of_their_record_whoever_writes_it_too(store, monkeypatch):
+    """Another run between the two files of one record; then a death there, measuring again."""
+    def around(before_json):
+        def write(path, content):
+            if path.suffix == ".json":
+                monkeypatch.setattr("quarl_nb.store.write_atomically", write_atomically)
+                before_json()
+            write_atomically(path, content)
+
+        monkeypatch.setattr("quarl_nb.store.write_atomically", write)
+
+    def die():
+        raise KeyboardInterrupt
+
+    record = make_record()
+    around(lambda: store.write(record, {"curve": np.zeros(4)}))
+    path = store.write(record, {"curve": np.zeros(3)})
+    assert len(store.arrays(store.read(path))["curve"]) == 3
+    around(die)
+    with pytest.raises(KeyboardInterrupt):
+        store.write(record, {"curve": np.zeros(5)})
+    assert len(store.arrays(store.read(path))["curve"]) == 3
+
+
+def test_arrays_of_a_replaced_record_go_and_older_names_are_read(store):
+    path = store.write(make_record(), {"curve": np.zeros(3)})
+    (npz,) = path.parent.glob("*.npz")
+    npz.rename(path.with_suffix(".npz"))  # as they were named
+    assert len(store.arrays(store.read(path))["curve"]) == 3
+    store.write(store.read(path))
+    assert len(store.arrays(store.read(path))["curve"]) == 3
+    store.write(make_record(), {"curve": np.zeros(4)})
+    (npz,) = path.parent.glob("*.npz")
+    store.write(make_record(), {"curve": np.zeros(4)})
+    assert [*path.parent.glob("*.npz")] == [npz]
+    store.write(make_record())
+    assert not [*path.parent.glob("*.npz")]
 
 
 @pytest.mark.parametrize("share", [0.0, 0.3, 0.7, 0.99])
@@ -148,6 +189,12 @@ def test_prepare_sweeps_only_old_temporaries(store):
     os.utime(old, (past, past))
     store.prepare("ptq", "smoke")
     assert list(folder.iterdir()) == [new]
+
+
+def test_prepare_minds_no_temporary_that_another_run_finishes(store, monkeypatch):
+    path = store.write(make_record())
+    monkeypatch.setattr(Path, "glob", lambda *_: iter([path.with_name(".gone.tmp")]))
+    store.prepare("ptq", "smoke")
 
 
 def test_prepare_refuses_a_folder_that_cannot_be_written(tmp_path):

@@ -84,7 +84,7 @@ def status_command(options: argparse.Namespace) -> int:
         for profile in study.profiles:
             try:
                 keys = [job.key for job in plan(study, profile)]
-            except UnavailableError as error:
+            except QuarlError as error:
                 print(f"{study.name:<{wide}}{profile:<9}{error}")
                 continue
             done = sum(store.has(study.name, profile, key) for key in keys)

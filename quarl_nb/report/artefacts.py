@@ -51,6 +51,10 @@ def save_table(
     return paths
 
 
+# What tables hold and pdflatex has no letter for ("Unicode character not set up for use").
+_IN_MATH = {"\u221e": r"\infty", "\u2264": r"\leq", "\u00d7": r"\times", "\u2212": "-"}
+
+
 def _latex(shown: pd.DataFrame, name: str, caption: str, index: bool) -> str:
     """A booktabs table over both columns of a page, shrunk to fit (needs graphicx)."""
     styler = shown.style.format(escape="latex")
@@ -62,6 +66,8 @@ def _latex(shown: pd.DataFrame, name: str, caption: str, index: bool) -> str:
         hrules=True, caption=caption.replace("%", r"\%") or None, label=f"tab:{name}",
         position="t", environment="table*", multicol_align="c",
     )
+    for sign, command in _IN_MATH.items():
+        text = text.replace(sign, f"${command}$")
     head, body = text.split(r"\begin{tabular}")
     body = body.replace(r"\end{tabular}", "\\end{tabular}}")
     return f"{head}\\resizebox{{\\textwidth}}{{!}}{{%\n\\begin{{tabular}}{body}"

@@ -10,6 +10,7 @@ import pandas as pd
 from quarl_nb.errors import QuarlError
 from quarl_nb.paths import write_atomically
 from quarl_nb.report.losses import percent
+from quarl_nb.report.ptq.tables import row_names
 
 START = "<!-- results: written by `quarl-nb reproduce` from the full records -->"
 END = "<!-- end of results -->"
@@ -56,6 +57,7 @@ def table4(rows: pd.DataFrame) -> str:
              "| 8-bit measured [95 %] | loss published | loss measured [95 %] | verdict |",
              "|---|---:|---:|---:|---:|---:|---:|---|"]  # fmt: skip
     measured = rows[rows["episodes"].notna()]
+    measured = measured.assign(environment=row_names(measured))
     for (environment, algo), group in measured.groupby(["environment", "algo"], sort=False):
         at = group.set_index("precision")
         if not {"fp32", "int8"} <= set(at.index):

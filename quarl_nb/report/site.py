@@ -93,6 +93,8 @@ def provenance(records: pd.DataFrame, made_by: str) -> dict[str, Any]:
 
 
 def _ptq_tables(records: pd.DataFrame, folder: Path) -> list[Path]:
+    if "returns" not in records:  # statistics of weights alone
+        return []
     source = provenance(records[records["returns"].notna()], "quarl_nb.report.site: tables")
     written = []
     rows = ptq.tables.ptq_rows(records)

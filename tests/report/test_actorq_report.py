@@ -123,6 +123,30 @@ def test_times_of_two_processors_are_not_compared() -> None:
     assert list(found["actor"]) == ["fp32/torch"]
 
 
+def test_times_of_two_processors_stand_in_rows_of_their_own() -> None:
+    actors = ["fp32/torch", "int8/onnxruntime"]
+    frame = pd.concat([
+        make_records(["Walker Stand"], actors, slower=slower, device=device)
+        .assign(**{"provenance.cpu": cpu})
+        for cpu, slower, device in (("AMD", 1.0, "cpu"), ("Intel", 2.0, "cuda"))
+    ], ignore_index=True)
+    shown = tables.table2(tables.table2_rows(actorq.runs.speedups(frame))).reset_index()
+    shown = shown[shown["task"] == "Walker Stand"]
+    assert shown["processor"].tolist() == ["AMD", "Intel"]
+    amd, intel = shown["time (s), measured", "int8 ORT"].astype(float)
+    assert intel == pytest.approx(2 * amd)
+    pairs = tables.prediction_table(actorq.parts.predicted_speedups(
+        actorq.parts.step_parts(frame)))  # fmt: skip
+    assert pairs[["learner on", "processor"]].to_numpy().tolist() == \
+        [["cpu", "AMD"], ["cuda", "Intel"]]
+    parts = tables.runtime_table(actorq.parts.step_parts(frame))
+    assert set(zip(parts["processor"], parts["actor"], strict=True)) == \
+        {(cpu, actor) for cpu in ("AMD", "Intel") for actor in ("fp32 torch", "int8 ORT")}
+    for fig in (actorq.curve_figures.convergence(frame, "time")[0],
+                actorq.time_figures.runtime_breakdown(frame)[0]):
+        assert [ax.get_title().splitlines()[-1] for ax in fig.axes] == ["AMD", "Intel"]
+
+
 def test_a_step_is_the_slower_side_of_two_that_overlap() -> None:
     parts = actorq.parts.step_parts(make_records(["Walker Stand"], seeds=(0,)))
     torch = row_of(parts, actor="fp32/torch")

@@ -112,6 +112,16 @@ def test_rare_pulls() -> None:
     assert found.interval.value == pytest.approx((2 + 45 / 50) / (1 + 15 / 20))
 
 
+def test_pull_periods_that_cannot_be_compared_decide_nothing() -> None:
+    """Of other training seeds, as half way through the study; and where nothing is learned."""
+    often, rare = (make_records(["Humanoid Stand"], ["int8/onnxruntime"], seeds,
+                                lambda *_: (50, 50, 50), pull_period=period)
+                   for period, seeds in ((100, (0, 1)), (1000, (2, 3))))
+    records = pd.concat([often, rare])
+    assert rare_pulls_harm(records).verdict == "not measured"
+    assert rare_pulls_slower(records, [100, 1000], ["dm:humanoid-stand"]).verdict == "not measured"
+
+
 def test_bytes_and_parts_need_no_setting() -> None:
     assert messages_smaller(communications(device="cpu"), 3.8).verdict == "reproduced"
     assert messages_smaller(communications(), 4.1).verdict == "not reproduced"

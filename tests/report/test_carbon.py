@@ -177,8 +177,8 @@ def test_tables_show_published_beside_measured() -> None:
     (told,) = metering(costed_runs(planted()))
     assert told.startswith("9 runs by `tdp_x_cpu_time`: an estimate, not a reading")
     assert "360 g CO2e/kWh (a table)" in told
-    runs = costed_runs(planted())
-    *_, warning = metering(runs.assign(**{"energy.suspended_s": [300.0] + 8 * [0.0]}))
+    asleep = planted().assign(**{"energy.suspended_s": [300.0] + 8 * [0.0]})
+    *_, warning = metering(costed_runs(asleep))
     assert "The machine slept during 1 of them" in warning
 
 

@@ -68,6 +68,19 @@ def test_no_loss_and_similar(records, loss: float, verdict: str) -> None:
     assert found.interval is not None and found.interval.low <= loss + 0.02
 
 
+@pytest.mark.parametrize("everyone", [True, False])
+def test_a_policy_that_earns_nothing_has_no_loss_and_decides_nothing(records, everyone) -> None:
+    frame = records(lambda *_: 0.01, ("affine8", "affine4"))
+    earns = frame["policy"] != "dqn-PongNoFrameskip-v4"  # 0 is learned there
+    zeros = [[0.0] * 40] * len(frame)
+    frame["returns"] = frame["returns"].where(earns & (not everyone), pd.Series(zeros))
+    for rule in (rules.no_loss, rules.similar_rewards, rules.hardness_differs):
+        found = rule(frame, ["affine8"])
+        assert found.verdict == "inconclusive"
+        assert ("undefined (fp32 earns 0)" in found.measured) == \
+            (everyone and rule is not rules.hardness_differs)
+
+
 def test_a_gain_is_no_loss_but_not_similar(records) -> None:
     frame = records(lambda *_: -0.2, ("affine8",))
     assert rules.no_loss(frame, ["affine8"]).verdict == "reproduced"

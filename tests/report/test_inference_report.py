@@ -53,6 +53,17 @@ def test_without_a_baseline_there_is_no_ratio() -> None:
     assert rows["over_torch"].isna().all() and rows["over_ort"].notna().all()
 
 
+@pytest.mark.parametrize("runtime", ["torch", "onnxruntime"])
+def test_without_both_baselines_the_claim_is_not_measured(runtime: str) -> None:
+    records = make_records()
+    missing = (records["precision"] == "fp32") & (records["runtime"] == runtime)
+    found = inference.int8_inference_faster(records[~missing], ["2048x3"])
+    assert found.verdict == "not measured"
+    missing &= records["network"] != "2048x3"
+    found = inference.int8_inference_faster(records[~missing], ["2048x3"])
+    assert found.verdict == "reproduced" and "nan" not in found.measured
+
+
 def test_a_baseline_of_another_processor_is_none() -> None:
     records = make_records()
     records["provenance.cpu"] = np.where(records["runtime"] == "torch", "theirs", "ours")

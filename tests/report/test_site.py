@@ -74,6 +74,15 @@ def test_site_twice_gives_the_same_bytes(store: ResultStore, tmp_path: Path) -> 
     assert keys <= set(source["records"]) and source["git_commits"] == ["0" * 40]
 
 
+def test_a_profile_with_statistics_of_weights_alone_is_drawn(store, tmp_path: Path) -> None:
+    other = ResultStore(tmp_path / "weights")
+    for record in store.records("weights", "quick"):
+        plain = {name: record[name] for name in record if "sha256" not in name}
+        other.write(plain, store.arrays(record))
+    names = {path.name for path in site.build(other, tmp_path / "figures")}
+    assert "claims.csv" in names and "table4_ptq.csv" not in names
+
+
 def test_curves_and_weights_are_of_the_records_that_are_shown(store, tmp_path: Path) -> None:
     losses = paired_losses(store.frame("ptq"))
     before = site.load_weights(store, losses, "affine4")
@@ -172,6 +181,18 @@ def test_table_shows_published_beside_measured(records) -> None:
     assert row["episodes", ""] == "40"
 
 
+def test_a_policy_of_ones_own_stands_beside_the_suites(records) -> None:
+    """Of the algorithm and task of a published number, as `--set policies=mine` records it."""
+    policies = {name: ("ppo", "CartPole-v1", mean)
+                for name, mean in (("ppo-CartPole-v1", 490.0), ("mine", 100.0))}
+    rows = tables.ptq_rows(records(lambda *_: 0.0, ("affine8",), policies, noise=0.0))
+    shown = tables.ptq_table(rows, measured_only=True)
+    names = [f"CartPole ({name}, seed 0)" for name in ("mine", "ppo-CartPole-v1")]
+    assert sorted(shown.index) == [("PPO", name) for name in names]
+    lines = readme.table4(rows).splitlines()[2:]
+    assert sorted(line.split(" | ")[0] for line in lines) == [f"| PPO {name}" for name in names]
+
+
 def test_summary_of_equal_policies_is_even(records) -> None:
     rows = summary.ptq_summary(
         records(lambda *_: 0.0, ("fp16",), noise=0.0), np.random.default_rng(0)
@@ -194,6 +215,13 @@ def test_latex_survives_a_percent_sign(tmp_path: Path) -> None:
     text = (tmp_path / "t.tex").read_text()
     assert r"\caption{95 \% interval}" in text and r"a\_b" in text and r"5 \%" in text
     assert text.count("{") - text.count(r"\{") == text.count("}") - text.count(r"\}")
+
+
+def test_latex_has_no_letter_that_pdflatex_lacks(tmp_path: Path) -> None:
+    rows = pd.DataFrame({"a": ["1.10 [0.90, \u221e]"], "\u2264 8 bits": ["18.9\u00d7, \u22121"]})
+    save_table(rows, rows, "t", tmp_path, {})
+    text = (tmp_path / "t.tex").read_text()
+    assert text.isascii() and r"0.90, $\infty$]" in text and r"18.9$\times$, $-$1" in text
 
 
 def test_scoreboard_counts_all_and_shows_the_decided_in_short() -> None:

@@ -99,12 +99,14 @@ def _at(table: pd.DataFrame, setting: dict[str, object]) -> pd.DataFrame:
 
 def _title(first: pd.Series, settings: list) -> str:
     """The task, and its setting where the task has several."""
-    tasks = [group["task"].iloc[0] for _, group in settings]
-    if tasks.count(first["task"]) == 1:
+    same = [group.iloc[0] for _, group in settings if group["task"].iloc[0] == first["task"]]
+    if len(same) == 1:
         return str(first["task"])
-    return (f"{first['task']}: {first['width']} wide, {first['n_actors']}x"
+    text = (f"{first['task']}: {first['width']} wide, {first['n_actors']}x"
             f"{first['envs_per_actor']}, pull {first['pull_period']}, "
             f"{first['samples_per_insert']:g}/insert")
+    several = len({row["provenance.cpu"] for row in same}) > 1
+    return f"{text}\n{first['provenance.cpu']}" if several else text
 
 
 def staleness(records: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:

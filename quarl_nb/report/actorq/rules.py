@@ -135,6 +135,8 @@ def rare_pulls_harm(records: pd.DataFrame) -> Finding:
         if periods.nunique() > 1:
             generator = np.random.default_rng(zlib.crc32(str(task).encode()))
             loss = return_losses(often, rare, generator, RESAMPLES)
+            if np.isnan(loss["area_loss"]):
+                continue  # no training seed in common, while the study runs
             rows.append(dict(rare.iloc[0]) | loss | {
                 "runs": min(len(often), len(rare)), "keys": (*often["key"], *rare["key"]),
                 "text": f"{task} {percent(loss['area_loss'])} from {periods.min()} to "
@@ -163,6 +165,8 @@ def rare_pulls_slower(
                        if len(here) else (here, here))  # fmt: skip
         if len(often) and len(rare):
             ratio = steps_ratio(often, rare, np.random.default_rng(0), RESAMPLES)
+            if np.isnan(ratio.value):
+                continue  # nothing was learned
             rows.append(dict(rare.iloc[0]) | {
                 "runs": min(len(often), len(rare)), "keys": (*often["key"], *rare["key"]),
                 "ratio": ratio.value, "ratio_low": ratio.low, "ratio_high": ratio.high,

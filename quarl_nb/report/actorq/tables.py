@@ -16,14 +16,15 @@ from quarl_nb.report.paper import speedups as published_speedups
 # Columns of the setting that tables show where runs differ in them.
 KNOBS = {"n_actors": "actors", "envs_per_actor": "envs an actor", "width": "width",
          "pull_period": "pull period", "samples_per_insert": "samples per insert",
-         "budget.device": "learner on"}  # fmt: skip
+         "budget.device": "learner on", "provenance.cpu": "processor"}  # fmt: skip
 NEVER, UNMEASURED, UNLEARNED = "not reached", "not measured", "nothing learned"
 
 
 def setting_label(rows: pd.DataFrame) -> str:
     """What runs were set to, in words: "1 actor x 1 env, 256 or 2048 wide, pull 1000, 1 sample an
     insert, learner on cpu"."""
-    each = {name: sorted(rows[name].unique()) for name in KNOBS if name != "budget.device"}
+    numbers = [name for name in KNOBS if "." not in name]
+    each = {name: sorted(rows[name].unique()) for name in numbers}
     text = {name: " or ".join(f"{value:g}" for value in values) for name, values in each.items()}
     actors, samples = ("" if each[name] == [1] else "s"
                        for name in ("n_actors", "samples_per_insert"))  # fmt: skip
@@ -159,7 +160,7 @@ def runtime_table(parts: pd.DataFrame) -> pd.DataFrame:
     ms = {name: (1e3 * rows[name]).map("{:.3f}".format) for name in ACTOR_PARTS}
     return pd.DataFrame({
         "task": rows["task"], "width": rows["width"], "pull period": rows["pull_period"],
-        "samples per insert": rows["samples_per_insert"].map("{:g}".format),
+        "samples per insert": rows["samples_per_insert"].map("{:g}".format), **_processors(rows),
         "actor": rows["actor"].map(actor_label), "sent as": rows["communication"], **ms,
         "actor in all": (1e3 * rows["actor_step_s"]).map("{:.3f}".format),
         "learner": (1e3 * rows["learner_step_s"]).map("{:.3f}".format),
@@ -174,7 +175,7 @@ def communication_table(found: pd.DataFrame) -> pd.DataFrame:
     if found.empty:
         return found
     return pd.DataFrame({
-        "task": found["task"], "pull period": found["pull_period"],
+        "task": found["task"], "pull period": found["pull_period"], **_processors(found),
         "computed in": found["actor"].map(actor_label), "sent as": found["communication"],
         "steps per second": found["steps_per_s"].map("{:.0f}".format),
         "speed-up over sent as fp32": [
@@ -190,7 +191,8 @@ def prediction_table(pairs: pd.DataFrame) -> pd.DataFrame:
         return pairs
     return pd.DataFrame({
         "task": pairs["task"],
-        **{KNOBS[name]: _numbers(pairs[name], "g") for name in varied(pairs)},
+        **{KNOBS[name]: [text for _, row in pairs.iterrows() for text in knob_texts(row, [name])]
+           for name in varied(pairs)},
         "actor": pairs["actor"].map(actor_label), "over": pairs["baseline"].map(actor_label),
         "actor alone": pairs["gain"].map("{:.2f}".format),
         "load of the learner": pairs["load"].map("{:.2f}".format),
@@ -198,6 +200,12 @@ def prediction_table(pairs: pd.DataFrame) -> pd.DataFrame:
         "measured": [interval_text(row, "measured") for _, row in pairs.iterrows()],
         "runs": pairs["runs"],
     })  # fmt: skip
+
+
+def _processors(rows: pd.DataFrame) -> dict[str, pd.Series]:
+    """A column that tells the processor, where there are several."""
+    cpus = rows["provenance.cpu"]
+    return {KNOBS["provenance.cpu"]: cpus} if cpus.nunique() > 1 else {}
 
 
 def _with_ends(name: str) -> list[str]:

@@ -29,6 +29,7 @@ PARTS = (*ROLES, "memory")
 ALL = "all"  # of `PARTS` together
 ENERGY = ("cpu_s", "cpu_energy_j", "gpu_energy_j", "ram_energy_j", "assumed_watts",
           "grid_kg_per_kwh", "grid_source", "method", "watts_source", "other_cpu_s")  # fmt: skip
+SUSPENDED = "energy.suspended_s"
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ def costed_runs(records: pd.DataFrame, assumed: Assumptions = AS_RECORDED) -> pd
 
     Adds, for every one of `PARTS` and for `ALL`, curve_<part>_kg: kg CO2e since the actors started,
     at every evaluation. A GPU is the learner's, evenly over the cell's time. Adds the fields
-    `ENERGY` of the record too.
+    `ENERGY` of the record too, and `SUSPENDED` where it is told.
 
     Args:
         records: `ResultStore.frame` of an ActorQ study.
@@ -64,6 +65,7 @@ def costed_runs(records: pd.DataFrame, assumed: Assumptions = AS_RECORDED) -> pd
     names = [f"energy.{name}" for name in ENERGY]
     if runs.empty or "curve_cpu_s" not in runs or not {*names} <= {*records}:
         return pd.DataFrame()
+    names += {SUSPENDED} & {*records}  # older records do not tell
     runs = runs[runs["curve_cpu_s"].notna()].merge(records[["key", *names]], on="key")
     runs = runs[runs["energy.cpu_energy_j"].notna()].reset_index(drop=True)
     joules = [_joules(row, assumed) for _, row in runs.iterrows()]

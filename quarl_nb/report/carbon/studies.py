@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 import pandas as pd
 
-from quarl_nb.report.carbon.costs import JOULES_PER_KWH
+from quarl_nb.report.carbon.costs import JOULES_PER_KWH, SUSPENDED
 
 CPU_TIME = "cpu_time"  # records of the first meter: CPU-seconds, no joules
 ASLEEP = ", asleep in between"  # the machine; a counter may have counted that or not
@@ -50,7 +50,7 @@ def _cells(rows: pd.DataFrame) -> pd.DataFrame:
 
     task = next((rows[name] for name in ("policy", "env_id") if name in rows), "")
     method = rows["energy.method"] if "energy.method" in rows else pd.Series(CPU_TIME, rows.index)
-    asleep = numbers("energy.suspended_s") > 0
+    asleep = numbers(SUSPENDED) > 0
     return pd.DataFrame({
         "task": task, "precision": rows["precision"] if "precision" in rows else "",
         "method": method.where(~asleep, method + ASLEEP), "profile": rows["profile"],

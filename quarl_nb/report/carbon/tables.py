@@ -9,7 +9,7 @@ import pandas as pd
 from quarl_nb.report.actorq.actors import ACTORS, BASELINES, actor_label
 from quarl_nb.report.actorq.runs import SETTING
 from quarl_nb.report.actorq.tables import KNOBS, NEVER, interval_text, knob_texts, varied
-from quarl_nb.report.carbon.costs import ALL, PARTS, Per
+from quarl_nb.report.carbon.costs import ALL, PARTS, SUSPENDED, Per
 from quarl_nb.report.paper import published
 
 METHODS = {
@@ -118,7 +118,7 @@ def metering(runs: pd.DataFrame) -> list[str]:
         f"({watts}). Grid: {1e3 * kg:.0f} g CO2e/kWh ({grid})."
         for (method, watts, grid, kg), rows in runs.groupby(names)
     ]
-    slept = int((runs["energy.suspended_s"] > 0).sum()) if "energy.suspended_s" in runs else 0
+    slept = int((runs[SUSPENDED] > 0).sum()) if SUSPENDED in runs else 0
     if slept:
         told.append(f"**The machine slept during {slept} of them: distrust their joules.**")
     return told

@@ -58,7 +58,7 @@ def hardness_differs(
     text = f"{hard.sum()} of {len(losses)} policies lose more than 5 %, {easy.sum()} nothing"
     text += f", in {' or '.join(precisions)}"
     text += left_out
-    worst = losses.loc[losses["loss"].idxmax()]
+    worst = _worst(losses)
     if _too_few(losses, min_policies):
         verdict: Verdict = "inconclusive"
     elif hard.any() and easy.any():
@@ -135,10 +135,11 @@ def _every_policy(
         verdict = "not reproduced"
     else:
         verdict = "inconclusive"
-    best = by_policy["loss"].idxmin()
+    # Where fp32 earns 0 there is no loss, nor a best width.
+    best = losses.dropna(subset="loss").groupby(["policy", "seed"], dropna=False)["loss"].idxmin()
     # Beside a verdict stands what decided it, not a larger loss that is less certain.
-    shown = losses.loc[(best[failed] if failed.any() else best).dropna()]
-    worst = shown.loc[shown["loss"].idxmax()] if len(shown) else losses.iloc[0]
+    shown = losses.loc[best[best.index.isin(failed.index[failed])] if failed.any() else best]
+    worst = _worst(shown if len(shown) else losses)
     kind = "equivalent to fp32" if p_good == "p_equivalent" else "without loss"
     text = (
         f"{int(good.sum())} of {len(good)} policies {kind}, {int(failed.sum())} lose "
@@ -178,5 +179,13 @@ def _interval(row: pd.Series) -> Interval:
     return Interval(float(row["loss"]), float(row["tost_low"]), float(row["tost_high"]))
 
 
+def _worst(losses: pd.DataFrame) -> pd.Series:
+    """The row of the largest loss; the first where none is defined."""
+    defined = losses["loss"].dropna()
+    return losses.loc[defined.idxmax()] if len(defined) else losses.iloc[0]
+
+
 def _percent(row: pd.Series) -> str:
+    if pd.isna(row["loss"]):
+        return "undefined (fp32 earns 0)"
     return f"{percent(row['loss'])} [{percent(row['tost_low'])}, {percent(row['tost_high'])}]"

@@ -111,11 +111,7 @@ def ptq_table(rows: pd.DataFrame, measured_only: bool = False) -> pd.DataFrame:
         rows = rows[rows["episodes"].notna()]
     rows = rows.sort_values("algo", key=lambda names: names.map(ALGOS.index), kind="stable")
     lines: dict[tuple[str, str], dict[tuple[str, str], str]] = {}
-    names = rows["environment"] + np.where(
-        rows.groupby(["algo", "environment", "precision"])["published"].transform("size") > 1,
-        " (seed " + rows["seed"].astype(str) + ")", "",
-    )
-    for (_, row), name in zip(rows.iterrows(), names, strict=True):
+    for (_, row), name in zip(rows.iterrows(), row_names(rows), strict=True):
         line = lines.setdefault((str(row["algo"]).upper(), name), {})
         head = str(row["precision"])
         line[(head, "published")] = f"{row['published']:g}"
@@ -132,6 +128,14 @@ def ptq_table(rows: pd.DataFrame, measured_only: bool = False) -> pd.DataFrame:
     table = table.reindex(columns=pd.MultiIndex.from_tuples(order)).fillna("")
     table.index = pd.MultiIndex.from_tuples(list(lines), names=["algorithm", "environment"])
     return table
+
+
+def row_names(rows: pd.DataFrame) -> pd.Series:
+    """The environment of each of `ptq_rows`; which policy and seed too, where there are several."""
+    place = ["algo", "environment", "precision"]
+    which = [f" ({row.policy}, seed {row.seed:.0f})" for row in rows.itertuples()]
+    several = rows.groupby(place)["published"].transform("size") > 1
+    return rows["environment"] + np.where(several, which, "")
 
 
 def loss_table(losses: pd.DataFrame) -> pd.DataFrame:

@@ -46,6 +46,8 @@ def weights_frame(
         arrays_of: `store.arrays`: counts [layers, bins] and edges [layers, bins + 1].
         losses: `paired_losses` of the PTQ studies.
     """
+    if losses.empty:
+        return pd.DataFrame()
     lost = losses[(losses["precision"] == precision) & (losses["ranges"] == "minmax")]
     lost = lost.drop_duplicates("policy").set_index("policy")
     rows = []
