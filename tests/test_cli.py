@@ -3,6 +3,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -85,11 +86,9 @@ def test_what_cannot_be_planned_has_no_planned_keys(fakes, monkeypatch):
     assert not studies.planned_keys("edge_board", "full")  # imported from boards
     assert not studies.planned_keys("fake", "full")
 
-    def without_its_files(*_):
-        raise UnavailableError("no public agents")
-
-    monkeypatch.setattr(FakeStudy, "cells", without_its_files)
-    assert not studies.planned_keys("fake", "quick")
+    for error in (UnavailableError("no public agents"), QuarlError("unknown policy 'ppo-X-v0'")):
+        monkeypatch.setattr(FakeStudy, "cells", Mock(side_effect=error))
+        assert not studies.planned_keys("fake", "quick")
 
 
 def test_run_takes_a_shard(fakes, tmp_path):

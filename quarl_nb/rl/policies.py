@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +18,7 @@ from safetensors.torch import save as save_safetensors
 from torch import nn
 
 from quarl_nb.errors import QuarlError
+from quarl_nb.paths import write_atomically
 from quarl_nb.rl.spec import Head, PolicySpec
 
 __all__ = ["Head", "PolicyNet", "PolicySpec", "load_policy", "save_policy"]
@@ -155,12 +155,8 @@ def save_policy(net: PolicyNet, folder: str | Path, provenance: Mapping[str, Any
         "tensors_sha256": hashlib.sha256(payload).hexdigest(),
         "spec": spec.to_json(),
     }
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        _write_tensors(folder, payload)
-        _replace(folder / DESCRIPTION, (json.dumps(description, indent=1) + "\n").encode())
-    except OSError as error:
-        raise QuarlError(f"cannot write policy to '{folder}': {error.strerror}") from error
+    _write_tensors(folder, payload)
+    write_atomically(folder / DESCRIPTION, (json.dumps(description, indent=1) + "\n").encode())
     return folder
 
 
@@ -249,7 +245,7 @@ def _write_tensors(folder: Path, payload: bytes) -> None:
     if len(payload) > MAX_PART_BYTES:
         names = [f"{TENSORS}.{i:02}" for i in range(math.ceil(len(payload) / MAX_PART_BYTES))]
     for i, name in enumerate(names):
-        _replace(folder / name, payload[i * MAX_PART_BYTES : (i + 1) * MAX_PART_BYTES])
+        write_atomically(folder / name, payload[i * MAX_PART_BYTES : (i + 1) * MAX_PART_BYTES])
     for old in folder.glob(f"{TENSORS}*"):
         if old.name not in names:
             old.unlink()
@@ -259,15 +255,6 @@ def _read_tensors(folder: Path) -> bytes:
     parts = [path for path in folder.glob(f"{TENSORS}.*") if path.suffix[1:].isdecimal()]
     parts.sort(key=lambda path: int(path.suffix[1:]))  # as text, .100 comes before .11
     return b"".join(path.read_bytes() for path in parts or [folder / TENSORS])
-
-
-def _replace(path: Path, payload: bytes) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        temporary.write_bytes(payload)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def _check_tensors(

@@ -6,7 +6,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from quarl_nb.errors import UnavailableError, check_choice
+from quarl_nb.errors import QuarlError, check_choice
 
 if TYPE_CHECKING:
     from quarl_nb.store import ResultStore
@@ -49,7 +49,8 @@ def open_records(root: str | Path | None = None) -> ResultStore:
 def planned_keys(study: str, profile: str) -> frozenset[str]:
     """The keys of the records that a profile makes; none where it cannot be planned here.
 
-    So it is with what no study here measures (boards), and with files that this machine lacks.
+    So it is with what no study here measures (boards), with files that this machine lacks, and in
+    a project without the policies that the profile names.
     """
     from quarl_nb.runner import plan
 
@@ -57,5 +58,5 @@ def planned_keys(study: str, profile: str) -> frozenset[str]:
         return frozenset()
     try:
         return frozenset(job.key for job in plan(get_study(study), profile))
-    except UnavailableError:
+    except QuarlError:
         return frozenset()

@@ -246,7 +246,7 @@ def test_a_description_cannot_allocate_memory() -> None:
 
 def test_saving_where_one_cannot_is_one_line(net: PolicyNet, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(QuarlError, match="cannot write policy to"):
+    with pytest.raises(QuarlError, match="cannot write '"):
         save_policy(net, tmp_path / "file", {})
 
 
