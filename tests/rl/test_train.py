@@ -69,9 +69,9 @@ def test_a_run_killed_while_it_wrote_its_best_policy_ends_with_another(tmp_path)
 def test_training_takes_denormal_numbers_for_zero(tmp_path, monkeypatch):
     during, evaluate = [], training.evaluate
 
-    def watched(*arguments):
+    def watched(*arguments, **options):
         during.append(is_zero())
-        return evaluate(*arguments)
+        return evaluate(*arguments, **options)
 
     def is_zero() -> bool:
         return (torch.tensor([1e-30]) * 1e-10).item() == 0
@@ -102,9 +102,9 @@ def test_no_step_is_evaluated_twice(tmp_path):
 def test_a_policy_is_evaluated_and_kept_with_the_head_of_its_recipe(tmp_path, monkeypatch):
     heads, evaluate = [], training.evaluate
 
-    def watched(net, *arguments):
+    def watched(net, *arguments, **options):
         heads.append(net.spec.head.kind)
-        return evaluate(net, *arguments)
+        return evaluate(net, *arguments, **options)
 
     monkeypatch.setattr(training, "evaluate", watched)
     training.train(short("ppo-CartPole-v1", head="sample"), tmp_path)
@@ -183,7 +183,7 @@ def test_a_diverged_run_is_one_clear_line_whatever_its_environment_raises(tmp_pa
 
 
 def test_an_error_at_finite_parameters_is_not_called_divergence(tmp_path, monkeypatch):
-    def broken(*_):
+    def broken(*_, **__):
         raise AssertionError("the environment is broken")
 
     monkeypatch.setattr(training, "evaluate", broken)
