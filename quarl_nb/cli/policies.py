@@ -63,7 +63,6 @@ def evaluate_command(options: argparse.Namespace) -> int:
     from quarl_nb.quant import parse_precision
     from quarl_nb.quantize import check_fits
     from quarl_nb.rl.evaluate import evaluate
-    from quarl_nb.rl.exploration import random_actions_of
     from quarl_nb.rl.policies import load_policy
     from quarl_nb.studies.ptq import quantize_policy
 
@@ -77,8 +76,8 @@ def evaluate_command(options: argparse.Namespace) -> int:
     check_fits(net, env_id)
     quantized = quantize_policy(net, precision, env_id)
     seeds = range(options.seed, options.seed + options.episodes)
-    share = random_actions_of(net.spec.head, env_id)
-    result = evaluate(fast_policy(quantized), env_id, seeds, random_actions=share)
+    result = evaluate(fast_policy(quantized), env_id, seeds)
+    share = result.random_actions
     drawn = f" with {share:.0%} of actions at random" if share else ""
     speed = sum(result.lengths) / result.wall_s
     print(f"{options.policy} in {env_id}, {options.precision}: return {result.mean:.2f} "

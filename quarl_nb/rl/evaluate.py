@@ -14,11 +14,14 @@ import torch
 from quarl_nb.errors import QuarlError, check_seeds
 from quarl_nb.rl.atari import is_atari
 from quarl_nb.rl.envs import make_vec, reset_slots
-from quarl_nb.rl.exploration import RandomActions
+from quarl_nb.rl.exploration import RandomActions, random_actions_of
 
 
 class Actor(Protocol):
-    """What evaluation asks of a policy; `quarl_nb.rl.policies.PolicyNet` is one."""
+    """What evaluation asks of a policy; `quarl_nb.rl.policy_net.PolicyNet` is one.
+
+    A policy with a `head` (`quarl_nb.rl.spec.Head`) says by it whether its actions are greedy.
+    """
 
     def initial_state(self, n: int) -> Any: ...
 
@@ -36,12 +39,14 @@ class Evaluation:
         lengths: environment steps, one an episode.
         seeds: what each episode's environment was reset with.
         wall_s: seconds for all of them.
+        random_actions: share of the actions that were drawn instead of the policy's.
     """
 
     returns: list[float]
     lengths: list[int]
     seeds: list[int]
     wall_s: float
+    random_actions: float = 0.0
 
     @property
     def mean(self) -> float:
@@ -60,7 +65,7 @@ def evaluate(
     n_envs: int | None = None,
     make: Callable[[], gym.Env] | None = None,
     n_threads: int = 1,
-    random_actions: float = 0.0,
+    random_actions: float | None = None,
     on_episode: Callable[[float], None] | None = None,
 ) -> Evaluation:
     """Run one episode for each seed, `n_envs` at a time, each to its end.
@@ -75,7 +80,8 @@ def evaluate(
         n_envs: episodes at once (default: 5 for Atari, 10 else); the batch of the policy.
         make: factory of one environment, in place of the one that `env_id` names.
         random_actions: share of the (discrete) actions that are drawn instead, for each episode
-            by its own seed; see `quarl_nb.rl.exploration`.
+            by its own seed (default: what the policy's head needs in `env_id`, see
+            `quarl_nb.rl.exploration`).
         on_episode: called with each return as its episode ends.
     """
     check_seeds(*seeds[:1], *seeds[-1:])  # of a range, which may be too long even for len()
@@ -83,6 +89,8 @@ def evaluate(
         raise QuarlError("evaluation needs at least one episode")
     # Few for Atari: a frame stack and a slot that idles at the end are dear there.
     n_envs = min(n_envs or (5 if is_atari(env_id) else 10), len(seeds))
+    if random_actions is None:
+        random_actions = random_actions_of(getattr(policy, "head", None), env_id)
     started = time.perf_counter()
     env = make_vec(env_id, n_envs, make=make, n_threads=n_threads)
     try:
@@ -90,7 +98,8 @@ def evaluate(
         returns, lengths = _run_episodes(policy, env, list(seeds), chance, on_episode)
     finally:
         env.close()
-    return Evaluation(returns, lengths, list(seeds), time.perf_counter() - started)
+    wall_s = time.perf_counter() - started
+    return Evaluation(returns, lengths, list(seeds), wall_s, random_actions)
 
 
 def _run_episodes(

@@ -21,9 +21,11 @@ from quarl_nb.rl.spec import Head
 GREEDY_ATARI = 0.01
 
 
-def random_actions_of(head: Head, env_id: str) -> float:
-    """The share of random actions that a policy with this head is evaluated with: 0 or 0.01."""
-    return GREEDY_ATARI if head.kind == "argmax" and is_atari(env_id) else 0.0
+def random_actions_of(head: Head | None, env_id: str) -> float:
+    """The share of random actions that a policy with this head (None: without one) needs: 0.01 if
+    it is greedy and plays Atari, else 0."""
+    greedy = head is not None and head.kind == "argmax"
+    return GREEDY_ATARI if greedy and is_atari(env_id) else 0.0
 
 
 class RandomActions:

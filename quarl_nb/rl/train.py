@@ -25,7 +25,6 @@ from quarl_nb.rl.air_curriculum import CurriculumCallback
 from quarl_nb.rl.checkpoint import Progress, has_finite_weights, load_checkpoint, save_checkpoint
 from quarl_nb.rl.denormals import denormals_as_zero
 from quarl_nb.rl.evaluate import Evaluation, evaluate
-from quarl_nb.rl.exploration import random_actions_of
 from quarl_nb.rl.model import make_model
 from quarl_nb.rl.policies import PolicyNet, load_policy, save_policy
 from quarl_nb.rl.recipes import Recipe
@@ -152,8 +151,7 @@ class _Monitor(BaseCallback):
         if self.recipe.head:
             net = net.with_head(self.recipe.head)
         env_id = self.recipe.judged_in or self.recipe.env_id
-        share = random_actions_of(net.spec.head, env_id)
-        result = evaluate(net, env_id, seeds, random_actions=share)
+        result = evaluate(net, env_id, seeds)
         self.progress.wall_s = time.perf_counter() - self.started
         self.evaluated_at = self.num_timesteps
         if result.mean > self.progress.best_return:

@@ -20,7 +20,6 @@ from quarl_nb.energy import EnergyMeter
 from quarl_nb.errors import check_at_least, check_choice, check_seeds
 from quarl_nb.processes import keep_freed_memory
 from quarl_nb.rl.evaluate import evaluate
-from quarl_nb.rl.exploration import random_actions_of
 from quarl_nb.rl.fast_cnn import PRECISIONS, LossScaler
 from quarl_nb.rl.model import make_model
 from quarl_nb.rl.policies import PolicyNet
@@ -198,8 +197,7 @@ def converge(
     finally:
         model.env.close()
     seeds = range(budget["first_seed"], budget["first_seed"] + budget["episodes"])
-    share = random_actions_of(trained.net.spec.head, env_id)
-    result = evaluate(trained.net, env_id, seeds, random_actions=share)
+    result = evaluate(trained.net, env_id, seeds)
     measured = {
         "returns": result.returns, "lengths": result.lengths, "seeds": result.seeds,
         "timesteps": model.num_timesteps, "best_timesteps": trained.best_timesteps,

@@ -21,7 +21,6 @@ from quarl_nb.quant import parse_precision, weight_statistics
 from quarl_nb.quant.qat import METHODS
 from quarl_nb.rl.atari import is_atari
 from quarl_nb.rl.evaluate import evaluate
-from quarl_nb.rl.exploration import random_actions_of
 from quarl_nb.rl.model import make_model
 from quarl_nb.rl.policies import PolicyNet
 from quarl_nb.rl.qat import export_qat, is_quantized, prepare_qat
@@ -102,8 +101,7 @@ class QATStudy:
         finally:
             model.env.close()
         seeds = range(budget["first_seed"], budget["first_seed"] + budget["episodes"])
-        share = random_actions_of(trained.net.spec.head, recipe.env_id)
-        result = evaluate(trained.net, recipe.env_id, seeds, random_actions=share)
+        result = evaluate(trained.net, recipe.env_id, seeds)
         weights = weight_statistics(trained.net, parse_precision("affine8"))
         measured = {
             "returns": result.returns,
@@ -119,7 +117,7 @@ class QATStudy:
             measured["ptq_returns"] = {
                 precision: evaluate(
                     quantize_policy(trained.net, parse_precision(precision), recipe.env_id),
-                    recipe.env_id, seeds, random_actions=share,
+                    recipe.env_id, seeds,
                 ).returns
                 for precision in budget["ptq"]
             }  # fmt: skip

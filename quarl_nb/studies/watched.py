@@ -17,7 +17,6 @@ from torch.distributions import Categorical
 from quarl_nb.errors import QuarlError
 from quarl_nb.rl.denormals import denormals_as_zero
 from quarl_nb.rl.evaluate import evaluate
-from quarl_nb.rl.exploration import random_actions_of
 from quarl_nb.rl.policies import PolicyNet
 from quarl_nb.rl.train import SELECTION_SEED, is_divergence
 
@@ -141,8 +140,7 @@ class _Watcher(BaseCallback):
         net = self.export(self.model)
         if net is None:
             return
-        share = random_actions_of(net.spec.head, self.env_id)
-        returns = evaluate(net, self.env_id, self.seeds, random_actions=share).returns
+        returns = evaluate(net, self.env_id, self.seeds).returns
         self.evaluations.append((self.num_timesteps, returns))
         if np.mean(returns) >= self.best_return:
             self.best, self.best_timesteps = net, self.num_timesteps

@@ -46,6 +46,19 @@ def test_only_a_greedy_policy_of_atari_needs_random_actions():
     assert random_actions_of(Head("argmax"), "PongNoFrameskip-v4") == 0.01
     assert random_actions_of(Head("sample"), "PongNoFrameskip-v4") == 0.0
     assert random_actions_of(Head("argmax"), "CartPole-v1") == 0.0
+    assert random_actions_of(None, "PongNoFrameskip-v4") == 0.0  # draws its actions as it likes
+
+
+def test_evaluation_draws_what_the_head_of_its_policy_needs_and_says_so():
+    policy, seeds, pong = Twos(), range(100, 400), "PongNoFrameskip-v4"
+    assert evaluate(policy, pong, [0], make=Heard).random_actions == 0.0
+    policy.head = Head("argmax")
+    found = evaluate(policy, pong, seeds, make=Heard)
+    assert found.random_actions == 0.01
+    assert found.returns == evaluate(policy, pong, seeds, make=Heard, random_actions=0.01).returns
+    assert len(set(found.returns)) > 2  # two without draws: of ten steps and of nine
+    assert evaluate(policy, "heard", [0], make=Heard).random_actions == 0.0
+    assert evaluate(policy, pong, [0], make=Heard, random_actions=0.0).random_actions == 0.0
 
 
 def test_an_episode_draws_by_its_own_seed_whatever_runs_beside_it():

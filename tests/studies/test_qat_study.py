@@ -13,7 +13,6 @@ from torch import nn
 
 from quarl_nb.errors import QuarlError
 from quarl_nb.rl.evaluate import Evaluation
-from quarl_nb.rl.exploration import random_actions_of
 from quarl_nb.rl.model import make_model
 from quarl_nb.rl.policies import PolicyNet
 from quarl_nb.rl.recipes import get_recipe
@@ -184,9 +183,8 @@ def test_evaluations_are_evenly_spaced_after_the_delay_and_the_last_of_the_best_
     seen: list[PolicyNet] = []
     scores = iter([[1.0, 3.0], [5.0, 7.0], [6.0, 6.0], [0.0, 2.0]])
 
-    def fake(net: PolicyNet, env_id: str, seeds: range, random_actions: float) -> Evaluation:
+    def fake(net: PolicyNet, env_id: str, seeds: range) -> Evaluation:
         seen.append(net)
-        assert random_actions == random_actions_of(net.spec.head, env_id)
         assert list(seeds) == [10_000, 10_001]
         return Evaluation(next(scores), [1, 1], list(seeds), 0.0)
 

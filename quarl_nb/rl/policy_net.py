@@ -1,0 +1,151 @@
+"""The network of a policy: a description's layers, from raw observations to actions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from quarl_nb.errors import QuarlError
+from quarl_nb.rl.spec import Head, PolicySpec
+
+_INPUT_LAYERS = ("normalize", "divide")
+
+
+class PolicyNet(nn.Module):
+    """A policy as one module, from raw observations to outputs.
+
+    Args:
+        spec: its description.
+        tensors: the weights by name, as in `state_dict()`.
+
+    Raises:
+        QuarlError: tensors are missing, too many, of wrong shape, or not finite.
+    """
+
+    def __init__(self, spec: PolicySpec, tensors: Mapping[str, torch.Tensor]) -> None:
+        super().__init__()
+        self.spec = spec
+        self.layers = nn.ModuleList(layer.build() for layer in spec.layers)
+        _check_tensors(self.state_dict(), tensors)
+        self.load_state_dict(dict(tensors), assign=True)
+        self.requires_grad_(False)
+        self.eval()
+        self._check_shapes()
+
+    @classmethod
+    def from_sb3(cls, model: Any, env_id: str | None = None, **options: Any) -> PolicyNet:
+        """The acting path of a stable-baselines3 (or sb3-contrib) model; see `rl.sb3`."""
+        from quarl_nb.rl.sb3 import policy_from_model
+
+        return policy_from_model(model, env_id=env_id, **options)
+
+    def with_head(self, kind: str) -> PolicyNet:
+        """The same network, whose outputs another head without bounds turns into actions."""
+        head = replace(self.spec.head, kind=kind)
+        return PolicyNet(replace(self.spec, head=head), self.state_dict())
+
+    @property
+    def head(self) -> Head:
+        return self.spec.head
+
+    @property
+    def recurrent(self) -> bool:
+        return any(layer.kind == "gru_cell" for layer in self.spec.layers)
+
+    def _check_shapes(self) -> None:
+        """Run once; torch's meta device would do, but imports its compiler for that (2 s)."""
+        head, shape = self.spec.head, self.spec.obs_shape
+        device = next((tensor.device for tensor in self.state_dict().values()), None)
+        try:
+            outputs = self(torch.zeros(1, *shape, device=device))
+        except (RuntimeError, ValueError, IndexError, TypeError) as error:
+            reason = str(error).splitlines()[0]
+            raise QuarlError(f"layers do not fit observations {list(shape)}: {reason}") from error
+        if outputs.ndim != 2 or not (head.discrete or outputs.shape[1] == len(head.low)):
+            raise QuarlError(f"outputs {list(outputs.shape)} do not fit head '{head.kind}'")
+
+    def forward(self, obs: torch.Tensor) -> torch.Tensor:
+        """Logits, action values or action means ``[n, size]`` of raw observations ``[n, ...]``.
+
+        A recurrent policy starts from its initial state; `step` carries the state on.
+        """
+        return self.step(obs, self.initial_state(len(obs)) if self.recurrent else None)[0]
+
+    def step(
+        self, obs: torch.Tensor, state: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Outputs ``[n, size]`` and the next state ``[n, hidden]`` (None if feed-forward)."""
+        kinds = [layer.kind for layer in self.spec.layers]
+        # Those two take any dtype; the others take float32.
+        x = obs if kinds[0] in _INPUT_LAYERS else obs.float()
+        for kind, layer in zip(kinds, self.layers, strict=True):
+            if kind == "gru_cell":
+                x = state = layer(x, state)
+            else:
+                x = layer(x)
+        return x, state
+
+    def initial_state(self, n: int) -> torch.Tensor | None:
+        """Zeros ``[n, hidden]`` of a recurrent policy, else None."""
+        for layer in self.spec.layers:
+            if layer.kind == "gru_cell":
+                return torch.zeros(n, layer.options["hidden_size"], device=self.device)
+        return None
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.parameters()).device
+
+    def act(
+        self,
+        obs: np.ndarray,
+        state: torch.Tensor | None = None,
+        generator: torch.Generator | None = None,
+    ) -> tuple[np.ndarray, torch.Tensor | None]:
+        """Actions of raw observations ``[n, ...]``, and the next state.
+
+        Args:
+            state: of a recurrent policy, ``[n, hidden]`` (None: the initial one).
+            generator: of the head `sample`.
+
+        Returns:
+            int64 ``[n]`` or float32 ``[n, *action shape]``; state ``[n, hidden]`` or None.
+        """
+        if obs.shape[1:] != self.spec.obs_shape:
+            raise QuarlError(
+                f"policy of {self.spec.env_id} takes observations of shape "
+                f"{list(self.spec.obs_shape)}, got {list(obs.shape[1:])}"
+            )
+        with torch.no_grad():
+            if state is None:
+                state = self.initial_state(len(obs))
+            outputs, state = self.step(torch.as_tensor(obs, device=self.device), state)
+            return self.spec.head.actions(outputs, generator), state
+
+
+def _check_tensors(
+    expected: Mapping[str, torch.Tensor], tensors: Mapping[str, torch.Tensor]
+) -> None:
+    if expected.keys() != tensors.keys():
+        odd = sorted(expected.keys() ^ tensors.keys())[0]
+        what = "missing" if odd in expected else "unexpected"
+        raise QuarlError(f"weights do not fit the description: {what} tensor '{odd}'")
+    for name, tensor in tensors.items():
+        if tensor.shape != expected[name].shape or tensor.dtype != expected[name].dtype:
+            raise QuarlError(
+                f"tensor '{name}' is {tensor.dtype} {list(tensor.shape)}, "
+                f"the description says {expected[name].dtype} {list(expected[name].shape)}"
+            )
+    check_finite(tensors)
+
+
+def check_finite(tensors: Mapping[str, torch.Tensor]) -> None:
+    """QuarlError where a tensor holds NaN or infinity."""
+    for name, tensor in tensors.items():
+        if tensor.is_floating_point() and not torch.isfinite(tensor).all():
+            raise QuarlError(f"tensor '{name}' holds NaN or infinite weights")
