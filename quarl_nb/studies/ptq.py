@@ -21,6 +21,7 @@ from quarl_nb.rl.evaluate import evaluate
 from quarl_nb.rl.observations import collect_observations
 from quarl_nb.rl.policies import PolicyNet
 from quarl_nb.studies.policies import PolicySource, PublicPolicies, Subject, TrainedPolicies, select
+from quarl_nb.studies.ptq_episodes import NEEDED
 from quarl_nb.study import Measurement
 
 # Common random numbers: every precision runs the same episodes. Training selects its best
@@ -43,7 +44,8 @@ class PTQStudy:
 
     Parameters: `policies` (names, or ["all"]), `precisions` (with min-max ranges), `ranges` (other
     ways to set ranges) and `ranges_at` (the precisions measured with them too), `episodes` (at
-    most 30 on Atari), `first_seed`.
+    most 30 on Atari), `judged` (precisions, with min-max ranges, that are measured over as many
+    episodes as a verdict on the policy takes: `NEEDED`, if more), `first_seed`.
     """
 
     name: str
@@ -62,7 +64,8 @@ class PTQStudy:
             for ranges in parameters["ranges"]
             for precision in parameters["ranges_at"]
         ]
-        for precision, ranges in formats:
+        judged = [(precision, "minmax") for precision in parameters["judged"]]
+        for precision, ranges in (*formats, *judged):
             parse_precision(precision, ranges)
         check_at_least(1, episodes=parameters["episodes"])
         check_seeds(parameters["first_seed"])
@@ -72,13 +75,15 @@ class PTQStudy:
             episodes = parameters["episodes"]
             if is_atari(env_id) or env_id.startswith("ALE/"):
                 episodes = min(episodes, ATARI_EPISODES)
-            budget = {"episodes": episodes, "first_seed": parameters["first_seed"]}
+            budget = {"first_seed": parameters["first_seed"]}
             if share := self.policies.random_actions(policy):
                 budget["random_actions"] = share
             for precision, ranges in formats:
+                own = (precision, ranges) in judged
+                needed = max(episodes, NEEDED.get(policy, 0)) if own else episodes
                 cell = {"policy": policy, "algo": algo, "env_id": env_id,
                         "precision": precision, "ranges": ranges, "seed": 0}  # fmt: skip
-                found.append((cell, budget))
+                found.append((cell, budget | {"episodes": needed}))
         return found
 
     def measure(self, cell: Mapping[str, Any], budget: Mapping[str, Any]) -> Measurement:
@@ -132,12 +137,12 @@ def quantize_policy(
 
 SOME = ["fp32", "fp16", "int8", "legacy8", "affine2", "affine4", "affine6", "affine8"]
 SMOKE = {"policies": ["ppo-CartPole-v1"], "precisions": ["fp32", "int8", "affine4"],
-         "ranges": ["mse"], "ranges_at": ["affine4"], "episodes": 3,
+         "ranges": ["mse"], "ranges_at": ["affine4"], "episodes": 3, "judged": [],
          "first_seed": FIRST_SEED}  # fmt: skip
 QUICK = SMOKE | {"policies": CLASSIC, "precisions": SOME, "episodes": 20}
 FULL = QUICK | {"policies": ["all"], "precisions": TABLE_4 + [p for p in SWEEP if p != "affine8"],
                 "ranges": OTHER_RANGES, "ranges_at": ["int8", "affine4"],
-                "episodes": 100}  # fmt: skip
+                "episodes": 100, "judged": ["fp32", "fp16", "affine8"]}  # fmt: skip
 
 PTQ = PTQStudy("ptq", TrainedPolicies(), {"smoke": SMOKE, "quick": QUICK, "full": FULL})
 

@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from quarl_nb.errors import QuarlError
+from quarl_nb.rl.recipes import recipes
+from quarl_nb.studies.ptq import PTQ
+from quarl_nb.studies.ptq_episodes import MOST, NEEDED, episodes_needed
+
+
+def test_the_number_of_the_textbook():
+    """Differences of +1 and -1 about a mean of 10: s = 2/3^0.5, (1.6449 + 1.2816) s / 0.5."""
+    reference, treatment = [10.0, 10.0, 10.0, 10.0], [9.0, 11.0, 9.0, 11.0]
+    assert episodes_needed(reference, treatment) == 100  # 45.7, in hundreds
+    assert episodes_needed(reference, treatment, margin=0.01) == 1200  # 1142
+    assert episodes_needed([-x for x in reference], treatment, margin=0.01) == 1200
+    assert episodes_needed(reference, reference) == 0
+
+
+def test_so_many_episodes_find_equal_policies_equal_as_often_as_promised():
+    generator, margin = np.random.default_rng(0), 0.05
+    pairs = 50 + generator.normal(0, 50, (2, 200_000))  # rounding up adds no episodes to speak of
+    n = episodes_needed(*pairs, margin=margin)
+    again = 50 + generator.normal(0, 50, (2, 1000, n))
+    lost = (again[0] - again[1]) / 50
+    error = lost.std(axis=1, ddof=1) / n**0.5
+    found = np.abs(lost.mean(axis=1)) + stats.norm.ppf(0.95) * error < margin
+    assert found.mean() == pytest.approx(0.8, abs=0.04)
+
+
+@pytest.mark.parametrize(
+    ("reference", "treatment", "said"),
+    [
+        ([1.0], [1.0], "2 episodes"),
+        ([1.0, 2.0], [1.0], "not 2 and 1"),
+        ([-1.0, 1.0], [0.0, 1.0], "mean return is 0"),
+    ],
+)
+def test_what_has_no_variance_or_no_mean_is_refused(reference, treatment, said):
+    with pytest.raises(QuarlError, match=said):
+        episodes_needed(reference, treatment)
+
+
+def test_only_what_is_judged_plays_so_many_and_all_else_as_many_as_before():
+    assert NEEDED.keys() <= recipes().keys()
+    assert all(100 <= n <= MOST for n in NEEDED.values())
+    names = ["ppo-QbertNoFrameskip-v4", "ppo-CartPole-v1", "ddpg-Walker2d-v5"]
+    cells = PTQ.cells({**PTQ.profiles["full"], "policies": names})
+    played = {(cell["policy"], cell["precision"], cell["ranges"]): budget["episodes"]
+              for cell, budget in cells}  # fmt: skip
+    many = {key: n for key, n in played.items() if n not in (30, 100)}
+    assert many == {
+        (name, precision, "minmax"): n
+        for name, n in ((names[0], 700), (names[2], 1300))
+        for precision in ("fp32", "fp16", "affine8")
+    }
+    assert played["ppo-CartPole-v1", "affine8", "minmax"] == 100
+    assert played["ppo-QbertNoFrameskip-v4", "affine4", "minmax"] == 30
