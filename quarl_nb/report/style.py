@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -119,8 +121,17 @@ def save_figure(
     folder.mkdir(parents=True, exist_ok=True)
     paths = [folder / f"{name}.{suffix}" for suffix in ("svg", "png", "csv", "json")]
     with mpl.rc_context(STYLE):
-        fig.savefig(paths[0], metadata={"Date": None, "Creator": None})
+        drawn = io.StringIO()
+        fig.savefig(drawn, format="svg", metadata={"Date": None, "Creator": None})
+        paths[0].write_text(_number_clip_paths(drawn.getvalue()))
         fig.savefig(paths[1], metadata={"Software": None})
     points.to_csv(paths[2], index=False, float_format="%.6g", lineterminator="\n")
     paths[3].write_text(json.dumps(dict(provenance), indent=1, sort_keys=True) + "\n")
     return paths
+
+
+def _number_clip_paths(svg: str) -> str:
+    """Matplotlib names them by coordinates whose last bits the solver of the layout leaves open."""
+    for number, name in enumerate(dict.fromkeys(re.findall(r'<clipPath id="(\w+)"', svg))):
+        svg = svg.replace(name, f"clip{number}")
+    return svg
