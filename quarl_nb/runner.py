@@ -96,6 +96,8 @@ def plan(
     for cell, budget in study.cells(resolve_parameters(study, profile, parameters)):
         key = Cell(study.name, cell).key(budget, study.schema_version)
         jobs.setdefault(key, Job(key, dict(cell), dict(budget)))
+    if parameters and not jobs:
+        raise QuarlError(f"nothing to measure: no cell of {study.name} has these parameters")
     part, parts = shard or (1, 1)
     if not 1 <= part <= parts:
         raise QuarlError(f"shard {part}/{parts} is not i/n with 1 <= i <= n")

@@ -234,3 +234,9 @@ def test_a_run_that_is_stopped_loses_only_cells_in_flight(tmp_path, how):
 def test_the_runner_itself_imports_no_torch():
     code = "import sys, quarl_nb.runner; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_parameters_that_leave_nothing_to_measure_are_refused(store):
+    with pytest.raises(QuarlError, match="nothing to measure: no cell of fake"):
+        run(store, parameters={"n_cells": 0})
+    assert counts(run(store, parameters={"n_cells": 1}, shard=(2, 2))) == (0, 0, 0, 0)
