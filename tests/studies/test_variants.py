@@ -42,6 +42,14 @@ def test_every_profile_is_a_valid_matrix_of_different_cells(profile):
     assert len({job.key for job in jobs}) == len(jobs) > 0
 
 
+def test_more_seeds_are_for_the_replicated_variants_alone():
+    jobs = plan(ACTORQ_VARIANTS, "smoke", {"replicated": ["int8"], "more_seeds": [5, 6]})
+    seeds: dict[str, list[int]] = {}
+    for job in jobs:
+        seeds.setdefault(job.cell["variant"], []).append(job.cell["seed"])
+    assert seeds == {"fp32": [0], "int8": [0, 5, 6], "noise8": [0], "learner8": [0]}
+
+
 def test_the_report_knows_every_variant():
     assert [*variants.VARIANTS] == [*VARIANTS]
 
@@ -52,6 +60,8 @@ def test_the_report_knows_every_variant():
     ({"episodes": 0}, "episodes must be at least 1, not 0"),
     ({"steps": -1}, "steps must be at least 0, not -1"),
     ({"seeds": [-1]}, "seed must be from 0 to 2147483647, not -1"),
+    ({"more_seeds": [-1]}, "seed must be from 0 to 2147483647, not -1"),
+    ({"replicated": ["int9"]}, "unknown variant 'int9'"),
 ])  # fmt: skip
 def test_wrong_parameters_are_one_clear_line(parameters, message):
     with pytest.raises(QuarlError, match=message):
