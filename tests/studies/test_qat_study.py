@@ -106,6 +106,10 @@ def test_cheap_policies_have_more_seeds_of_what_is_compared():
 def test_a_run_is_no_longer_than_its_recipe_and_atari_has_one_seed_and_thirty_episodes():
     (_, long), *_ = cells(max_timesteps=10**9)
     assert long["timesteps"] == get_recipe(PPO).timesteps == 2 * long["quant_delay"]
+    ddpg = "ddpg-HalfCheetah-v5"
+    for most, ran in ((10**9, get_recipe(ddpg).timesteps), (5_000, 5_000)):
+        (_, budget), *_ = cells(policies=[ddpg], max_timesteps=10**9, ddpg_timesteps=most)
+        assert budget["timesteps"] == ran == 2 * budget["quant_delay"]
     pong = cells(policies=["dqn-PongNoFrameskip-v4"], seeds=[0, 1], episodes=100)
     assert {cell["seed"] for cell, _ in pong} == {0}
     assert {budget["episodes"] for _, budget in pong} == {30}
