@@ -120,3 +120,13 @@ def test_table_and_figure_show_every_row():
     assert [text.get_text() for text in figure.axes[0].texts] == ["\u25c2 14"]
     with pytest.raises(NothingToDrawError):
         variant_figure(pd.DataFrame())
+
+
+def test_a_mean_of_the_figure_is_over_the_seeds_that_every_variant_has():
+    few, many = records({"int8": 90}, ["dqn"], range(2)), records({"fp32": 100}, ["dqn"], range(9))
+    _, points = variant_figure(pd.concat([many, few]))
+    assert points.set_index("variant")["final"].to_dict() == {"fp32": 100.5, "int8": 90.5}
+    assert [len(runs.split()) for runs in points["final_runs"]] == [9, 2]
+    apart = records({"int8": 90}, ["dqn"], range(20, 22))
+    _, points = variant_figure(pd.concat([many, apart]))
+    assert points.set_index("variant")["final"].to_dict() == {"fp32": 104.0, "int8": 110.5}

@@ -108,13 +108,13 @@ def variant_table(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def variant_figure(records: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
-    """Return by what is quantized, a column an algorithm: every run, and the mean over runs.
+    """Return by what is quantized, a column an algorithm: every run, and means over common seeds.
 
     Above: the last 10 episodes; below: the mean over the steps of the run. Axes end where the runs
     of variants do that learn; one that ends with less than half of what fp32 gains is an arrow
     with its mean.
     """
-    rows = variant_rows(records)
+    rows = variant_rows(_of_common_seeds(records))
     if rows.empty:
         raise NothingToDrawError("no run of ActorQ's variants: run actorq_variants first")
     trainings = [*rows.groupby(_TRAINING, sort=False)]
@@ -130,6 +130,16 @@ def variant_figure(records: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
             ax.set_ylim(len(order) - 0.4, -0.6)
         common_legend(fig, [grid[0, 0]])
     return fig, pd.concat(points, ignore_index=True).drop(columns="keys")
+
+
+def _of_common_seeds(records: pd.DataFrame) -> pd.DataFrame:
+    """Of each training the runs whose seed every variant has, so that means compare alike; all of
+    them where variants share none."""
+    kept = []
+    for _, group in records.groupby(_TRAINING, sort=False) if len(records) else ():
+        common = set.intersection(*(set(rows["seed"]) for _, rows in group.groupby("variant")))
+        kept.append(group[group["seed"].isin(common)] if common else group)
+    return pd.concat(kept) if kept else records
 
 
 def _draw_column(
@@ -154,7 +164,7 @@ def _draw_column(
         y = [order.index(variant) + 0.28 for variant in shown["variant"]]
         ax.plot(shown[name], y, "o", ms=2, mew=0, color=BLACK, alpha=0.5, label="a run")
         y = [order.index(variant) for variant in inside["variant"]]
-        ax.plot(inside[name], y, "o", ms=3.5, color=VERMILION, label="mean of runs")
+        ax.plot(inside[name], y, "o", ms=3.5, color=VERMILION, label="mean over common seeds")
         for _, row in group[group["beyond_axis"]].iterrows():
             ax.annotate(f"\u25c2 {row[name]:.0f}".replace("-", "\u2212"),
                         (0.02, order.index(row["variant"])), fontsize=6, color=VERMILION,
