@@ -38,13 +38,13 @@ def sign_flip_p(differences: NDArray[np.floating]) -> float:
     """One-sided p-value of "the differences lie symmetrically around 0": small where their mean is
     above.
 
-    Fisher's randomization test over all 2^n signs of n independent differences (n at most `FEW`):
-    exact, where a bootstrap of few pairs is too certain (of eight, three times as often as it
-    says).
+    Fisher's randomization test over the `sign_vectors` of n independent differences: exact for up
+    to `FEW`, where a bootstrap is too certain (of eight, three times as often as it says).
     """
     x = np.asarray(differences, float)
     rounding = 1e-9 * np.abs(x).sum()
-    return float(np.mean(_all_signs(len(x)) @ x >= x.sum() - rounding))
+    signs = sign_vectors(len(x), np.random.default_rng(0))
+    return float(np.mean(signs @ x >= x.sum() - rounding))
 
 
 def _all_signs(n: int) -> Floats:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy.stats import permutation_test
 
 from quarl_nb.errors import QuarlError
 from quarl_nb.report import compare, pvalues, stats
@@ -115,6 +116,16 @@ def test_sign_flips_by_hand() -> None:
     assert pvalues.sign_flip_p(np.array([1.0, 2.0, -1.0])) == 3 / 8
     assert pvalues.sign_flip_p(np.array([0.3] * 5)) == pvalues.least_p(5)
     assert pvalues.sign_flip_p(np.zeros(4)) == 1
+
+
+def test_many_differences_flip_at_random_as_scipy_flips_them():
+    """Of 40 pairs the 2^40 signs would fill every memory there is."""
+    for mean in (0.0, 0.2, 0.4):
+        x = np.random.default_rng(3).normal(mean, 1, 40)
+        other = permutation_test((x,), np.mean, permutation_type="samples", n_resamples=20_000,
+                                 alternative="greater", rng=np.random.default_rng(1)).pvalue
+        found = pvalues.sign_flip_p(x)
+        assert found == pytest.approx(other, abs=0.025) and found == pvalues.sign_flip_p(x) > 0
 
 
 def test_few_pairs_keep_their_level() -> None:
