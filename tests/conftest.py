@@ -9,10 +9,13 @@ from typing import Any
 os.environ["OMP_NUM_THREADS"] = "1"
 
 import gymnasium as gym
+import numpy as np
 import pytest
 import torch
 from gymnasium.envs.classic_control import CartPoleEnv
 
+from quarl_nb.quant import FixedQuantize
+from quarl_nb.quant.affine import affine_qparams
 from quarl_nb.rl.layers import Layer
 from quarl_nb.rl.policies import Head, PolicyNet, PolicySpec
 
@@ -37,6 +40,24 @@ def make_policy() -> Callable[..., PolicyNet]:
         return PolicyNet(spec, tensors)
 
     return make
+
+
+@pytest.fixture
+def set_levels() -> Callable[[PolicyNet, np.ndarray], PolicyNet]:
+    """`set_levels(net, obs)`: each `fixed_quantize` has the levels of what then enters it."""
+
+    @torch.no_grad()
+    def change(net: PolicyNet, obs: np.ndarray) -> PolicyNet:
+        x = torch.as_tensor(obs)
+        for layer in net.layers:
+            if isinstance(layer, FixedQuantize):
+                qparams = affine_qparams(x.min(), x.max(), layer.bits)
+                layer.scale.copy_(qparams.scale)
+                layer.zero_point.copy_(qparams.zero_point)
+            x = layer(x)
+        return net
+
+    return change
 
 
 class Broken(CartPoleEnv):

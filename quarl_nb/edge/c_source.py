@@ -21,7 +21,7 @@ from quarl_nb.edge.c_text import (
 from quarl_nb.errors import QuarlError
 from quarl_nb.inference.export import obs_dtype
 from quarl_nb.inference.weights import check_finite, pack_int4, quantize_rows
-from quarl_nb.quant import FakeQuantize, Precision, QParams
+from quarl_nb.quant import FakeQuantize, FixedQuantize, Precision, QParams
 from quarl_nb.quant.qconfig import INT4_GROUP_SIZE
 from quarl_nb.rl.layers import Divide, Normalize
 from quarl_nb.rl.policies import PolicyNet
@@ -29,7 +29,8 @@ from quarl_nb.rl.policies import PolicyNet
 DEVICE = Path(__file__).parent / "device"
 # These convert the observation themselves, from bytes or in double precision.
 INPUT_LAYERS = ("normalize", "divide")
-LAYERS = ("linear", "relu", "tanh", "hardtanh", "flatten", "identity", *INPUT_LAYERS)
+LAYERS = ("linear", "relu", "tanh", "hardtanh", "flatten", "identity", "fixed_quantize",
+          *INPUT_LAYERS)  # fmt: skip
 ROW_PADDING = 16  # bytes; one 128-bit vector
 
 
@@ -40,8 +41,7 @@ class CSource:
     policy: weights in the precision, activations that enter a layer in 256 fixed levels.
 
     Args:
-        net: the policy; its layers may be linear, relu, tanh, hardtanh, flatten, identity, and
-            normalize or divide as the first.
+        net: the policy; its layers may be those of `LAYERS`, of `INPUT_LAYERS` the first alone.
         precision: fp32, int8 or int4, from `parse_precision`.
         simulated: `net` after `quantize_module`, whose levels of activations are used.
 
@@ -157,6 +157,10 @@ class CSource:
 
     def hardtanh(self, module: nn.Hardtanh) -> None:
         self.call("clip", literal(module.min_val), literal(module.max_val))
+
+    def fixed_quantize(self, module: FixedQuantize) -> None:
+        step, top = literal(float(module.scale)), literal(2.0**module.bits - 1)
+        self.call("fixed_quantize", step, *_level_arguments(module.qparams), top)
 
     def relu(self, module: nn.ReLU) -> None:
         self.call("relu")

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from quarl_nb.errors import QuarlError
 from quarl_nb.inference.onnx import INPUT, OUTPUT
 from quarl_nb.inference.weights import check_finite
+from quarl_nb.quant import FixedQuantize
 from quarl_nb.rl.layers import Divide, Dueling, Normalize, QuantileMean
 from quarl_nb.rl.policies import PolicyNet
 
@@ -160,6 +161,16 @@ class Graph:
     def hardtanh(self, module: nn.Hardtanh, x: str) -> str:
         low, high = np.float32(module.min_val), np.float32(module.max_val)
         return self.op("Clip", x, *self.add_bounds(module, low, high))
+
+    def fixed_quantize(self, module: FixedQuantize, x: str) -> str:
+        name, scale = self.names[module], module.scale
+        # By the float32 reciprocal, as the policy itself; `QuantizeLinear` would divide.
+        inverse = self.tensor(f"{name}.inverse_scale", 1.0 / scale)
+        zero = self.tensor(f"{name}.zero_point", module.zero_point.float())
+        x = self.op("Add", self.op("Round", self.op("Mul", x, inverse)), zero)
+        top = np.float32(module.qparams.quant_max)
+        x = self.op("Clip", x, *self.add_bounds(module, np.float32(0), top))
+        return self.op("Mul", self.op("Sub", x, zero), self.tensor(f"{name}.scale", scale))
 
     def elu(self, module: nn.ELU, x: str) -> str:
         return self.op("Elu", x, alpha=module.alpha)

@@ -10,15 +10,16 @@ from torch import Tensor, nn
 
 from quarl_nb.inference.graph import Graph
 from quarl_nb.inference.weights import pack_int4, quantize_bias, quantize_rows
-from quarl_nb.quant import FakeQuantize, Precision, QParams, quantize_module
+from quarl_nb.quant import FakeQuantize, FixedQuantize, Precision, QParams, quantize_module
 from quarl_nb.quant.convert import weight_layers
 from quarl_nb.quant.qconfig import INT4_GROUP_SIZE
 from quarl_nb.rl.layers import Divide
 from quarl_nb.rl.policies import PolicyNet
 
 _CALIBRATION_BATCH = 256
-# Layers that change nothing in u8, or only the shape.
+# Layers that change nothing in u8, or only the shape; and with them all that take u8.
 _ON_INTEGERS = ("relu", "flatten", "identity")
+_OF_INTEGERS = (*_ON_INTEGERS, "fixed_quantize", "conv2d", "linear", "dueling")
 
 
 class QuantizedGraph(Graph):
@@ -91,6 +92,7 @@ class StaticGraph(QuantizedGraph):
     Written with the operators that ONNX Runtime would fuse quantize-dequantize pairs to, so that
     opening needs no optimizer. A layer's output is rounded straight to the levels of the next
     one's input, whose range starts at zero after a relu, which clipping to it then replaces.
+    After quantization-aware training these are the levels trained with (`fixed_quantize`).
     uint8 frames enter the first layer as they are, with scale 1/255; `quantize_module` rounds them
     to the range it saw, which leaves them alone too once it has seen a 255.
 
@@ -106,7 +108,7 @@ class StaticGraph(QuantizedGraph):
         super().__init__(net, precision, unsigned)
 
     def layer(self, kind: str, module: nn.Module, x: str) -> str:
-        if x in self.levels and kind not in (*_ON_INTEGERS, "conv2d", "linear", "dueling"):
+        if x in self.levels and kind not in _OF_INTEGERS:
             raise self.unsupported(kind, module, "its input is in integers")
         return super().layer(kind, module, x)
 
@@ -116,12 +118,15 @@ class StaticGraph(QuantizedGraph):
         return quantizer.qparams
 
     def output_qparams(self, module: nn.Module) -> QParams | None:
-        """Levels of the next weight layer's input; None unless only relus lie between."""
+        """Levels of the next weight layer's input, or of the rounding before it; None unless only
+        relus lie between."""
         if module not in list(self.net.layers):
             return None
         start = list(self.net.layers).index(module) + 1
         kinds = [layer.kind for layer in self.net.spec.layers]
         for kind, later in zip(kinds[start:], self.net.layers[start:], strict=True):
+            if isinstance(later, FixedQuantize):
+                return later.qparams if later.bits <= 8 else None
             if kind not in _ON_INTEGERS:
                 inputs = [layer for _, layer in weight_layers(later)]
                 return self.input_qparams(inputs[0]) if inputs else None
@@ -161,7 +166,7 @@ class StaticGraph(QuantizedGraph):
 
     def conv2d(self, module: nn.Conv2d, x: str) -> str:
         if self.output_qparams(module) is None:
-            why = "only relu may lie between it and the next layer with weights"
+            why = "only relu, and rounding to 8 bits at most, may lie before the next weights"
             raise self.unsupported("conv2d", module, why)
         return self.weight_layer("QLinearConv", module, x, **self.conv_attributes(module))
 
@@ -173,8 +178,26 @@ class StaticGraph(QuantizedGraph):
         self.levels[x] = QParams(scale, zero_point, 0, 255)
         return x
 
+    def fixed_quantize(self, module: FixedQuantize, x: str) -> str:
+        if x not in self.levels:
+            return super().fixed_quantize(module, x)
+        levels, own = self.levels[x], module.qparams
+        if (levels.scale, levels.zero_point) != (own.scale, own.zero_point):
+            raise self.unsupported("fixed_quantize", module, "its input has other levels")
+        return self.clip_levels(module, x, 0, own.quant_max)
+
     def relu(self, module: nn.ReLU, x: str) -> str:
-        return x if x in self.levels else self.op("Relu", x)
+        if x not in self.levels:
+            return self.op("Relu", x)
+        return self.clip_levels(module, x, int(self.levels[x].zero_point), 255)
+
+    def clip_levels(self, module: nn.Module, x: str, low: int, high: int) -> str:
+        """`x`, in u8, from level `low` to level `high`."""
+        if (low, high) == (0, 255):
+            return x
+        y = self.op("Clip", x, *self.add_bounds(module, np.uint8(low), np.uint8(high)))
+        self.levels[y] = self.levels[x]
+        return y
 
     def flatten(self, module: nn.Flatten, x: str) -> str:
         y = super().flatten(module, x)

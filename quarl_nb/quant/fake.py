@@ -121,9 +121,13 @@ class FixedQuantize(nn.Module):
         self.register_buffer("scale", torch.ones(()))
         self.register_buffer("zero_point", torch.zeros((), dtype=torch.int32))
 
+    @property
+    def qparams(self) -> QParams:
+        """The levels."""
+        return QParams(self.scale, self.zero_point, *quant_range(self.bits))
+
     def forward(self, x: Tensor) -> Tensor:
-        qparams = QParams(self.scale, self.zero_point, *quant_range(self.bits))
-        return dequantize(quantize(x.float(), qparams), qparams).to(x.dtype)
+        return dequantize(quantize(x.float(), self.qparams), self.qparams).to(x.dtype)
 
 
 class TrainingQuantizer(nn.Module, ABC):

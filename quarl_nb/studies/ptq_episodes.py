@@ -19,8 +19,8 @@ from quarl_nb.errors import QuarlError
 POWER = 0.8
 MOST = 10_000  # DQN's Pong would take 22 700: a day of one core for each precision
 
-# `episodes_needed` of fp32 and affine8 in the records of commit 9fae1e2, where that is more than the
-# study's own number and no more than `MOST`.
+# `episodes_needed` of fp32 and affine8 in the records of commit 9fae1e2, where that is more than
+# the study's own number and no more than `MOST`.
 NEEDED = {
     "a2c-BeamRiderNoFrameskip-v4": 1600,
     "a2c-BipedalWalker-v3": 600,

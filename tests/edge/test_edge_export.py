@@ -55,6 +55,8 @@ LAYERS = {
     "clipped": ((6,), linear(6, 4), ("hardtanh", {"min_val": -0.3, "max_val": 0.2})),
     "unclipped": ((6,), ("normalize", NORMALIZE[1] | {"clip": np.inf}), linear(6, 4),
                   ("hardtanh", {"min_val": -0.3, "max_val": np.inf})),
+    "trained with levels": ((6,), linear(6, 40), "relu", ("fixed_quantize", {"bits": 4}),
+                            linear(40, 9), "tanh", ("fixed_quantize", {"bits": 8}), linear(9, 3)),
     "bytes": ((2, 4, 5), ("divide", {"by": 255.0}), "flatten", linear(40, 9), "relu", linear(9, 3)),
 }
 
@@ -62,11 +64,12 @@ LAYERS = {
 @pytest.mark.parametrize("name", LAYERS)
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_c_computes_every_layer_as_the_simulated_policy_does(
-    make_policy, here, tmp_path, name, precision
+    make_policy, set_levels, here, tmp_path, name, precision
 ):
     net, rng = make_policy(*LAYERS[name]), np.random.default_rng(0)
     shape = (50, *net.spec.obs_shape)
     obs = rng.integers(0, 256, shape, dtype=np.uint8) if name == "bytes" else normal(*shape)
+    set_levels(net, expected_input(net, obs))
     folder = export_policy(net, precision, tmp_path, obs, name=name)
     expected = recorded(folder)["outputs"]
     with torch.no_grad():

@@ -194,7 +194,7 @@ BYTES_CNN = ((3, 9, 9), ("divide", {"by": 255.0}), *SMALL_CNN[1:])
         (SMALL_CNN, "int8", {"calibration": normal(4, 3)}, "got [4, 3]"),
         (SMALL_CNN, "int8", {"calibration": FRAMES * np.nan}, "NaN"),
         (BYTES_CNN, "int8", {"calibration": FRAMES}, "must be frames of uint8, got float32"),
-        (TANH_CNN, "int8", {"calibration": FRAMES}, "only relu may lie between it and the next"),
+        (TANH_CNN, "int8", {"calibration": FRAMES}, "only relu, and rounding to 8 bits at most"),
         (((3, 9, 9), ("divide", {"by": 255.0}), ("batch_norm2d", {"num_features": 3}),
           *SMALL_CNN[1:]), "int8", {"calibration": BYTES}, "'layers.1' (batch_norm2d) cannot run"),
         (((3, 9, 9), conv(3, 4, 3, padding="same"), "flatten", linear(324, 2)), "fp32", {},

@@ -45,10 +45,18 @@ static inline void hyperbolic_tangent(float *x, int n)
     }
 }
 
-/* Levels 0..255 of activations; zero is level `zero`. */
-static inline float level(float x, float inverse_step, float zero)
+/* Levels 0..top of activations; zero is level `zero`. */
+static inline float level(float x, float inverse_step, float zero, float top)
 {
     float l = round_even(x * inverse_step) + zero;
     l = l > 0.0f ? l : 0.0f; /* NaN too */
-    return l < 255.0f ? l : 255.0f;
+    return l < top ? l : top;
+}
+
+/* What quantization-aware training leaves: values on the levels that it trained with. */
+static inline void fixed_quantize(float *x, int n, float step, float inverse_step, float zero,
+                                  float top)
+{
+    for (int i = 0; i < n; i++)
+        x[i] = (level(x[i], inverse_step, zero, top) - zero) * step;
 }

@@ -15,7 +15,7 @@ static void linear(const float *restrict x, float *restrict y, int inputs, int o
         const int n = inputs - start < 32 ? inputs - start : 32;
         uint32_t total = 0;
         for (int i = 0; i < n; i++)
-            q[i] = (uint16_t)((int32_t)level(x[start + i], inverse_step, zero) - 128);
+            q[i] = (uint16_t)((int32_t)level(x[start + i], inverse_step, zero, 255.0f) - 128);
         for (int i = n; i < 32; i++)
             q[i] = 0; /* meets weights of zero */
         for (int i = 0; i < 32; i++)

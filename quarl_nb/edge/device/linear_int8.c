@@ -18,7 +18,7 @@ static void linear(const float *restrict x, float *restrict y, int inputs, int o
     activation q[WIDEST_PADDED];
     const int padded = (inputs + 15) / 16 * 16;
     for (int i = 0; i < inputs; i++)
-        q[i] = (activation)((int32_t)level(x[i], inverse_step, zero) - OFFSET);
+        q[i] = (activation)((int32_t)level(x[i], inverse_step, zero, 255.0f) - OFFSET);
     for (int i = inputs; i < padded; i++)
         q[i] = 0; /* meets weights of zero */
     for (int o = 0; o < outputs; o++)
