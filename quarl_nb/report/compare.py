@@ -14,7 +14,6 @@ from quarl_nb.report.stats import (
     ROUNDING,
     Floats,
     Interval,
-    Labels,
     alike,
     percentile_interval,
 )
@@ -53,19 +52,17 @@ class Loss:
 
 
 def relative_loss(
-    reference: Floats, treatment: Floats, weights: Floats, margin: float = MARGIN,
-    clusters: Labels | None = None,
+    reference: Floats, treatment: Floats, weights: Floats, margin: float = MARGIN
 ) -> Loss:
     """The loss of `treatment` against `reference`, shape [episodes] each, over common seeds.
 
     The reference's mean is redrawn with the differences, so a reference near zero widens the
-    interval instead of inventing precision. The p-values of few independent episodes are exact
-    (`sign_flip_p` of the differences less the margin), those of more the bootstrap's.
+    interval instead of inventing precision. The p-values of few episodes are exact (`sign_flip_p`
+    of the differences less the margin), those of more the bootstrap's.
 
     Args:
         weights: `bootstrap_weights` of the episodes.
         margin: what counts as no loss, a fraction of |mean reference|.
-        clusters: which episodes depend on one another, as `bootstrap_weights` takes them.
 
     Raises:
         QuarlError: not the same episodes, or the reference's mean return is 0.
@@ -78,9 +75,8 @@ def relative_loss(
     base[base == 0] = np.finfo(float).tiny
     draws = (weights @ (x - y)) / np.abs(base)
     value = float((x - y).mean() / abs(x.mean()))
-    labels = np.arange(len(x)) if clusters is None else clusters
-    if labels.max() < FEW:
-        loss, room = (np.bincount(labels, part) for part in (x - y, np.sign(x.mean()) * x))
+    if len(x) <= FEW:
+        loss, room = x - y, np.sign(x.mean()) * x
         p = [sign_flip_p(margin * room - loss), sign_flip_p(loss - margin * room),
              sign_flip_p(margin * room + loss)]  # fmt: skip
     else:
@@ -96,8 +92,8 @@ class BestOfMany:
     """Gains of many treatments over one reference, corrected for looking at all of them.
 
     Arrays of shape [treatments]; `low` and `high` are one-sided bounds that hold for all
-    treatments at once (95 % each; infinite where clusters are too few, or one is nearly all), and
-    `p_values` are adjusted for all of them.
+    treatments at once (95 % each; infinite where episodes are too few), and `p_values` are
+    adjusted for all of them.
     """
 
     gain: Floats
@@ -115,53 +111,47 @@ class BestOfMany:
 
 
 def best_of_many(
-    reference: Floats, treatments: Floats, signs: Floats, clusters: Labels | None = None,
-    alpha: float = ALPHA,
+    reference: Floats, treatments: Floats, signs: Floats, alpha: float = ALPHA
 ) -> BestOfMany:
     """Simultaneous p-values and bounds for the gains, from the largest t under flipped signs.
 
     Single-step max-t of Westfall & Young 1993, t being the sum of a treatment's gains over the
-    root of their sum of squares, by clusters. A flip takes a cluster's sign in all treatments,
-    which keeps their correlation, so that the correction is no larger than it must be. The level
-    holds for few clusters too, where the largest of bootstrapped means is too certain: of six and
-    15 treatments that gain nothing, one in three times. `alpha` is one-sided.
+    root of their sum of squares. A flip takes an episode's sign in all treatments, which keeps
+    their correlation, so that the correction is no larger than it must be. The level holds for
+    few episodes too, where the largest of bootstrapped means is too certain: of six and 15
+    treatments that gain nothing, one in three times. `alpha` is one-sided.
 
     Args:
         reference: returns, shape [episodes].
         treatments: returns over the same episodes, shape [treatments, episodes].
-        signs: `sign_vectors` of the clusters.
-        clusters: which episodes depend on one another, as `bootstrap_weights` takes them.
+        signs: `sign_vectors` of the episodes.
     """
     gains = np.asarray(treatments, float) - np.asarray(reference, float)
-    labels = np.arange(gains.shape[1]) if clusters is None else clusters
-    sums = np.array([np.bincount(labels, row) for row in gains])
-    t = _flipped(sums, signs)
+    t = _flipped(gains, signs)
     p_values = (t.max(axis=1)[:, None] >= t[0] - ROUNDING).mean(axis=0)
     mean = gains.mean(axis=1)
-    radius = _radius(sums, mean, np.bincount(labels), signs, alpha)
+    radius = _radius(gains, mean, signs, alpha)
     return BestOfMany(mean, mean - radius, mean + radius, p_values)
 
 
-def _radius(
-    sums: Floats, mean: Floats, sizes: Labels, signs: Floats, alpha: float
-) -> Floats:
-    """How far from its mean each gain can lie, shape [treatments], by clusters of these sizes.
+def _radius(gains: Floats, mean: Floats, signs: Floats, alpha: float) -> Floats:
+    """How far from its mean each of `gains` [treatments, episodes] can lie, shape [treatments].
 
     What is flipped is what the means leave: bounds are for whatever gain there is, not for none.
     """
-    if least_p(len(sizes)) > alpha:
-        return np.full(len(sums), np.inf)
-    left = np.where(alike(sums / sizes)[:, None], 0.0, sums - mean[:, None] * sizes)
-    error = np.linalg.norm(left, axis=1) / sizes.sum()
+    n = gains.shape[1]
+    if least_p(n) > alpha:
+        return np.full(len(gains), np.inf)
+    left = np.where(alike(gains)[:, None], 0.0, gains - mean[:, None])
+    error = np.linalg.norm(left, axis=1) / n
     top = float(np.quantile(_flipped(left, signs).max(axis=1), 1 - alpha, method="higher"))
-    # Of a gain that lies d off, t = d / (error^2 + d^2 / equal)^0.5, as of so many equal clusters.
-    equal = sizes.sum() ** 2 / (sizes @ sizes)
-    reach = top / np.sqrt(1 - top**2 / equal) if top**2 < equal else np.inf
+    # Of a gain that lies d off, t = d / (error^2 + d^2 / n)^0.5.
+    reach = top / np.sqrt(1 - top**2 / n) if top**2 < n else np.inf
     return np.multiply(error, reach, out=np.zeros_like(error), where=error > 0)
 
 
 def _flipped(x: Floats, signs: Floats) -> Floats:
-    """t of every row of `x` [treatments, clusters] under `signs`: [vectors, treatments]."""
+    """t of every row of `x` [treatments, episodes] under `signs`: [vectors, treatments]."""
     size = np.linalg.norm(x, axis=1)
     return signs @ (x.T / np.where(size > 0, size, 1.0))
 

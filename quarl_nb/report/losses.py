@@ -10,9 +10,8 @@ import numpy as np
 import pandas as pd
 
 from quarl_nb.errors import QuarlError
-from quarl_nb.paths import project_root, read_object
 from quarl_nb.report.compare import relative_loss
-from quarl_nb.report.stats import RESAMPLES, Floats, Labels, bootstrap_weights, percentile_interval
+from quarl_nb.report.stats import RESAMPLES, Floats, bootstrap_weights, percentile_interval
 
 REFERENCE = "fp32"
 PUBLIC = "public/"
@@ -20,9 +19,6 @@ _POLICY = re.compile(
     r"(?P<algo>[a-z0-9]+(-(gru|ddqn))?)-(?P<env>.+?)((NoFrameskip|Deterministic)?-v[0-9.]+)?$"
 )
 _WIDTH = re.compile(r"(?:affine|legacy)(\d+)$")
-# Atari without sticky actions, where chance does no more than choose how many no-ops come first.
-_DETERMINISTIC = re.compile(r"(NoFrameskip|Deterministic)-v4$")
-NOOP_STEPS = 7  # 30 no-ops in steps of 4 frames
 
 
 def bits_of(precision: str) -> int | None:
@@ -79,7 +75,6 @@ def paired_losses(records: pd.DataFrame, resamples: int = RESAMPLES) -> pd.DataF
 
     A policy's bootstrap generator is seeded by its name, so that its intervals do not depend on
     which other policies there are; all its precisions share the draws, which keeps them paired.
-    Episodes that repeat one another are drawn together (`trajectories_of`).
 
     Args:
         records: `ResultStore.frame("ptq")`: key, algo, env_id, policy, seed, precision, ranges,
@@ -87,10 +82,9 @@ def paired_losses(records: pd.DataFrame, resamples: int = RESAMPLES) -> pd.DataF
 
     Returns:
         One row a record that has an fp32 partner: algo, env_id, policy, public, seed, precision,
-        bits, ranges, episodes, trajectories (how many of them are distinct), mean, mean_low,
-        mean_high (95 %), reference (mean fp32 return), loss, loss_low, loss_high (95 %, fractions
-        of |reference|, positive is worse), tost_low, tost_high (90 %), p_no_loss, p_loss,
-        p_equivalent, keys (the two records).
+        bits, ranges, episodes, mean, mean_low, mean_high (95 %), reference (mean fp32 return),
+        loss, loss_low, loss_high (95 %, fractions of |reference|, positive is worse), tost_low,
+        tost_high (90 %), p_no_loss, p_loss, p_equivalent, keys (the two records).
 
     Raises:
         QuarlError: returns are missing, or two precisions ran on different episode seeds or with
@@ -112,24 +106,20 @@ def _policy_rows(
     name: str, reference: pd.Series, group: pd.DataFrame, resamples: int
 ) -> list[dict[str, object]]:
     generator = np.random.default_rng(zlib.crc32(name.encode()))
-    base, clusters = returns_of(reference), trajectories_of(reference)
-    weights = bootstrap_weights(len(base), generator, resamples, clusters)
+    base = returns_of(reference)
+    weights = bootstrap_weights(len(base), generator, resamples)
     rows = []
     for _, record in group.iterrows():
         treatment = returns_of(record)
         n = min(len(base), len(treatment))
         _check_alike(reference, record)
-        drawn, own = weights, clusters
-        if n < len(base):
-            own = trajectories_of(reference, n)
-            drawn = bootstrap_weights(n, generator, resamples, own)
-        rows.append(_row(reference, record, base[:n], treatment[:n], drawn, own))
+        drawn = weights if n == len(base) else bootstrap_weights(n, generator, resamples)
+        rows.append(_row(reference, record, base[:n], treatment[:n], drawn))
     return rows
 
 
 def _row(
-    reference: pd.Series, record: pd.Series, base: Floats, treatment: Floats, weights: Floats,
-    clusters: Labels,
+    reference: pd.Series, record: pd.Series, base: Floats, treatment: Floats, weights: Floats
 ) -> dict[str, object]:
     mean = percentile_interval(float(treatment.mean()), weights @ treatment)
     row: dict[str, object] = {
@@ -142,7 +132,6 @@ def _row(
         "bits": bits_of(str(record["precision"])),
         "ranges": record["ranges"],
         "episodes": len(treatment),
-        "trajectories": int(clusters.max()) + 1,
         "mean": mean.value, "mean_low": mean.low, "mean_high": mean.high,
         "reference": float(base.mean()),
         "keys": tuple(dict.fromkeys([str(reference["key"]), str(record["key"])])),
@@ -152,7 +141,7 @@ def _row(
         undefined = ("loss", "loss_low", "loss_high", "tost_low", "tost_high")
         p_values = dict.fromkeys(("p_no_loss", "p_loss", "p_equivalent"), 1.0)
         return row | dict.fromkeys(undefined, float("nan")) | p_values
-    loss = relative_loss(base, treatment, weights, clusters=clusters)
+    loss = relative_loss(base, treatment, weights)
     return row | {
         "loss": loss.interval.value, "loss_low": loss.interval.low,
         "loss_high": loss.interval.high, "tost_low": loss.tost.low, "tost_high": loss.tost.high,
@@ -170,47 +159,6 @@ def returns_of(record: pd.Series) -> Floats:
     if values.ndim != 1 or not len(values) or not np.isfinite(values).all():
         raise QuarlError(f"record {str(record['key'])[:12]} has no finite returns")
     return values
-
-
-def trajectories_of(record: pd.Series, n: int | None = None) -> Labels:
-    """Which of the first n episodes repeat one another: labels 0 to k - 1, shape [n].
-
-    Without sticky actions a deterministic policy plays few games of an Atari game, each begun a
-    few no-ops earlier or later (Machado et al. 2018, "Revisiting the Arcade Learning
-    Environment"): the same return, and lengths at most `NOOP_STEPS` apart. Everywhere else every
-    episode stands for itself: the start is drawn from a continuum, or the policy's actions are
-    (a head that samples, `random_actions`), and games that end alike do so by chance.
-
-    Args:
-        record: env_id, policy and `budget.random_actions` where known, returns and lengths; of
-            fp32, so that all precisions share the labels.
-
-    Raises:
-        QuarlError: the policy's file is damaged.
-    """
-    returns = returns_of(record)[:n]
-    drawn = record.get("budget.random_actions", 0.0) > 0 or _samples(record.get("policy"))
-    if drawn or not _DETERMINISTIC.search(str(record["env_id"])) or "lengths" not in record:
-        return np.arange(len(returns))
-    lengths = np.asarray(record["lengths"], int)[:n]
-    labels = np.zeros(len(returns), int)
-    order = np.lexsort((lengths, returns))
-    first, label = order[0], 0
-    for i in order:
-        if returns[i] != returns[first] or lengths[i] - lengths[first] > NOOP_STEPS:
-            first, label = i, label + 1
-        labels[i] = label
-    return labels
-
-
-def _samples(policy: object) -> bool:
-    """Whether the file of this policy says that it draws its actions (the head `sample`).
-
-    One without a file counts as deterministic: that makes intervals wider, never narrower.
-    """
-    file = project_root() / "data" / "policies" / str(policy) / "policy.json"
-    head = read_object(file).get("spec", {}).get("head", {})
-    return bool(head.get("kind") == "sample")
 
 
 def _check_alike(reference: pd.Series, record: pd.Series) -> None:

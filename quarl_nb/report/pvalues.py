@@ -9,16 +9,16 @@ from numpy.typing import NDArray
 
 from quarl_nb.report.stats import RESAMPLES, Floats
 
-FEW = 12  # independent differences, up to which `sign_flip_p` is worth its 2^n signs
+FEW = 12  # differences, up to which `sign_flip_p` is worth its 2^n signs
 
 
-def least_p(clusters: int) -> float:
-    """The smallest one-sided p-value that this many independent differences can give.
+def least_p(n: int) -> float:
+    """The smallest one-sided p-value that n independent differences can give.
 
     That of the sign test when all agree. A bootstrap over four games that agree has no spread,
     and would be certain of what four games cannot show.
     """
-    return 0.5**clusters
+    return 0.5**n
 
 
 def sign_vectors(n: int, generator: np.random.Generator, resamples: int = RESAMPLES) -> Floats:

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from scipy.stats import t as student
 
 Floats = NDArray[np.float64]
-Labels = NDArray[np.int64]
 RESAMPLES = 4000
 # The paper calls a task solved at 95 % of the reward that fp32 attains (Table 2), so a loss
 # below 5 % of the fp32 return is one that the paper itself counts as none.
@@ -85,20 +84,16 @@ def stratified_bootstrap(
     generator: np.random.Generator,
     resamples: int = RESAMPLES,
     confidence: float = 0.95,
-    clusters: Sequence[Labels] | None = None,
 ) -> Interval:
     """Percentile interval of `statistic`; runs are redrawn within each task, never across.
 
     Args:
         scores: one array of shape [runs] a task.
         statistic: maps such a list to a number.
-        clusters: runs of each task that depend on one another, as `bootstrap_weights` takes them.
     """
     arrays = [np.asarray(task, float) for task in scores]
-    labels = clusters or [np.arange(len(task)) for task in arrays]
     draws = [
-        statistic([task[redraw(own, generator)] for task, own in zip(arrays, labels, strict=True)])
-        for _ in range(resamples)
+        statistic([generator.choice(task, len(task)) for task in arrays]) for _ in range(resamples)
     ]
     return percentile_interval(statistic(arrays), np.array(draws), confidence)
 
@@ -141,29 +136,12 @@ def mean_ratio(x: Floats, y: Floats) -> Interval:
 
 
 def bootstrap_weights(
-    n: int, generator: np.random.Generator, resamples: int = RESAMPLES,
-    clusters: Labels | None = None,
+    n: int, generator: np.random.Generator, resamples: int = RESAMPLES
 ) -> Floats:
     """How often each of n episodes is drawn, as a share: shape [resamples, n], rows sum to 1.
 
     `weights @ values` is every bootstrap mean at once; two columns times the same weights keep
     their episodes paired.
-
-    Args:
-        clusters: which episodes depend on one another, labels 0 to k - 1 of shape [n]; by default
-            none do. k clusters are then drawn with all that they hold ("pairs cluster bootstrap",
-            Cameron, Gelbach & Miller 2008), so that an interval is as wide as k draws allow,
-            however often each repeats itself.
     """
-    labels = np.arange(n) if clusters is None else clusters
-    k = int(labels.max()) + 1
-    drawn = generator.integers(k, size=(resamples, k)) + k * np.arange(resamples)[:, None]
-    counts = np.bincount(drawn.ravel(), minlength=k * resamples).reshape(resamples, k)[:, labels]
-    return counts / counts.sum(axis=1, keepdims=True)
-
-
-def redraw(clusters: Labels, generator: np.random.Generator) -> Labels:
-    """One draw of `bootstrap_weights`, as indices of episodes in ascending order."""
-    k = int(clusters.max()) + 1
-    counts = np.bincount(generator.integers(k, size=k), minlength=k)
-    return np.repeat(np.arange(len(clusters)), counts[clusters])
+    drawn = generator.integers(n, size=(resamples, n)) + n * np.arange(resamples)[:, None]
+    return np.bincount(drawn.ravel(), minlength=n * resamples).reshape(resamples, n) / n

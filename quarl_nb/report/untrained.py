@@ -12,7 +12,7 @@ import pandas as pd
 from quarl_nb.errors import QuarlError
 from quarl_nb.paths import read_object, untrained_file
 from quarl_nb.report.findings import Finding, keys_of
-from quarl_nb.report.losses import REFERENCE, returns_of, trajectories_of
+from quarl_nb.report.losses import REFERENCE, returns_of
 from quarl_nb.report.pvalues import permutation_p
 from quarl_nb.report.stats import ALPHA, Floats
 
@@ -47,14 +47,12 @@ def never_learned(
 ) -> set[str]:
     """The policies of which no training is better than every policy that looks at nothing.
 
-    Better: a higher mean return, one-sided permutation test at 5 % over episodes, each trajectory
-    once (`trajectories_of`); or a mean over all episodes that is above every return of theirs:
-    where a policy plays two games, one won and one lost, the test decides nothing. One training
-    that learned is enough, and tests are not corrected for their number: all keep a policy that
+    Better: a higher mean return, one-sided permutation test at 5 % over episodes. One training
+    that learned is enough, and tests are not corrected for their number: both keep a policy that
     may have learned. One whose environment is not among `untrained` counts as learned.
 
     Args:
-        records: one row a training: policy, env_id, returns (list), lengths where known.
+        records: one row a training: policy, env_id, returns (list).
         untrained: by default `untrained_returns()`.
     """
     known = untrained_returns() if untrained is None else untrained
@@ -72,11 +70,8 @@ def fp32_never_learned(records: pd.DataFrame) -> set[str]:
 
 def _learned(record: pd.Series, untrained: list[Floats]) -> bool:
     returns = returns_of(record)
-    _, first = np.unique(trajectories_of(record), return_index=True)
     generator = np.random.default_rng(0)  # what one policy gives does not depend on the others
-    return all(returns.mean() > other.max()
-               or permutation_p(returns[first], other, generator) <= ALPHA
-               for other in untrained)  # fmt: skip
+    return all(permutation_p(returns, other, generator) <= ALPHA for other in untrained)
 
 
 def leave_out(table: pd.DataFrame, policies: set[str]) -> tuple[pd.DataFrame, str]:

@@ -61,52 +61,14 @@ def test_paired_difference_ignores_what_episodes_share() -> None:
     assert (found.value, found.low, found.high) == pytest.approx((2, 2, 2))
 
 
-def test_clusters_are_drawn_whole() -> None:
-    clusters = np.array([0, 0, 0, 1])
-    weights = stats.bootstrap_weights(4, np.random.default_rng(0), 2000, clusters)
-    # Two draws of two clusters: both (half of the draws), the first twice, the second twice.
-    kinds, counts = np.unique(weights.round(6), axis=0, return_counts=True)
-    assert kinds.tolist() == [[0, 0, 0, 1], [0.25] * 4, [0.333333] * 3 + [0]]
-    assert counts / 2000 == pytest.approx([0.25, 0.5, 0.25], abs=0.05)
-
-
-def test_every_episode_a_cluster_is_the_plain_bootstrap() -> None:
-    own = np.arange(7)
-    plain, clustered = (
-        stats.bootstrap_weights(7, np.random.default_rng(1), 50, labels) for labels in (None, own)
-    )
-    assert (plain == clustered).all() and plain.sum(axis=1) == pytest.approx(np.ones(50))
-    drawn = stats.redraw(own, np.random.default_rng(1))
-    assert (np.bincount(drawn, minlength=7) / 7 == plain[0]).all()
-
-
-def test_an_interval_over_repeats_is_as_wide_as_over_the_distinct_ones() -> None:
-    """Five copies of each episode add nothing; taken for independent they narrow it by 5^0.5."""
-    x = np.random.default_rng(4).normal(0, 1, 40)
-    copies, clusters = np.repeat(x, 5), np.repeat(np.arange(40), 5)
-
-    def width(values, labels=None) -> float:
-        weights = stats.bootstrap_weights(len(values), np.random.default_rng(0), 4000, labels)
-        found = compare.paired_difference(values, np.zeros(len(values)), weights)
-        return found.high - found.low
-
-    assert width(copies, clusters) == pytest.approx(width(x))
-    assert width(x) / width(copies) == pytest.approx(5**0.5, rel=0.05)
-    whole = stats.stratified_bootstrap(
-        [copies], stats.iqm, np.random.default_rng(0), 500, clusters=[clusters]
-    )
-    alone = stats.stratified_bootstrap([x], stats.iqm, np.random.default_rng(0), 500)
-    assert (whole.low, whole.high) == pytest.approx((alone.low, alone.high))
-
-
 def test_the_least_p_is_that_of_the_sign_test() -> None:
-    assert [pvalues.least_p(k) for k in (1, 4, 5)] == [0.5, 0.0625, 0.03125]
-    reference = np.full(30, 20.0)
-    weights = stats.bootstrap_weights(30, np.random.default_rng(0), 2000)
-    loss = compare.relative_loss(reference, reference, weights, clusters=np.arange(30) % 4)
+    assert [pvalues.least_p(n) for n in (1, 4, 5)] == [0.5, 0.0625, 0.03125]
+    reference = np.full(4, 20.0)
+    weights = stats.bootstrap_weights(4, np.random.default_rng(0), 2000)
+    loss = compare.relative_loss(reference, reference, weights)
     assert loss.p_equivalent == 0.0625 and loss.p_loss == 1
     signs = pvalues.sign_vectors(4, np.random.default_rng(0))
-    best = compare.best_of_many(reference, reference + [[0], [1]], signs, np.arange(30) % 4)
+    best = compare.best_of_many(reference, reference + [[0], [1]], signs)
     assert best.best() == 1 and best.p_values[1] == 0.0625
     assert (best.low == -np.inf).all() and (best.high == np.inf).all()  # 95 % of four games: all
 
@@ -216,42 +178,40 @@ def test_sign_vectors_are_all_there_are_or_random_ones() -> None:
     assert np.abs(many.T @ many / 5000 - np.eye(20)).max() < 0.07  # even, and independent
 
 
-def false_gains(k: int, repeats: int = 1, trials: int = 600) -> tuple[float, float, float]:
-    """Of 15 treatments like the reference over k independent games: how often one has p <= 5 %,
-    one a lower bound above 0, and one a bound above 0 if each is looked at alone."""
-    generator = np.random.default_rng(k)
-    clusters = np.repeat(np.arange(k), repeats)
+def false_gains(n: int, trials: int = 600) -> tuple[float, float, float]:
+    """Of 15 treatments like the reference over n episodes: how often one has p <= 5 %, one a
+    lower bound above 0, and one a bound above 0 if each is looked at alone."""
+    generator = np.random.default_rng(n)
     by_p = by_bound = single = 0
     for trial in range(trials):
-        reference, *treatments = generator.standard_normal((16, k))[:, clusters]
-        signs = pvalues.sign_vectors(k, generator, 400)
-        found = compare.best_of_many(reference, np.array(treatments), signs, clusters)
+        reference, *treatments = generator.standard_normal((16, n))
+        signs = pvalues.sign_vectors(n, generator, 400)
+        found = compare.best_of_many(reference, np.array(treatments), signs)
         by_p += found.p_values.min() <= 0.05
         by_bound += found.low.max() > 0
         if trial < 100:
-            single += any(compare.best_of_many(reference, row[None], signs, clusters).low[0] > 0
+            single += any(compare.best_of_many(reference, row[None], signs).low[0] > 0
                           for row in treatments)
     return by_p / trials, by_bound / trials, single / 100
 
 
-@pytest.mark.parametrize(("k", "repeats"), [(6, 5), (10, 3), (30, 1), (40, 1)])
-def test_best_of_many_keeps_its_level_where_looking_at_each_does_not(k: int, repeats: int) -> None:
-    # Three standard errors of 600 trials are 0.027. The bootstrap's level was 0.32 at k = 6.
-    by_p, by_bound, single = false_gains(k, repeats)
+@pytest.mark.parametrize("n", [6, 10, 30, 40])
+def test_best_of_many_keeps_its_level_where_looking_at_each_does_not(n: int) -> None:
+    # Three standard errors of 600 trials are 0.027. The bootstrap's level was 0.32 at n = 6.
+    by_p, by_bound, single = false_gains(n)
     assert by_p <= 0.077 and by_bound <= 0.077
     assert single > 0.15
 
 
 def test_bounds_hold_for_all_treatments_at_once_whatever_they_gain() -> None:
-    """Also beside treatments that lose much, and where games are not repeated equally often."""
+    """Also beside treatments that lose much."""
     generator = np.random.default_rng(7)
     truth = np.array([-5.0] * 8 + [0.0, 0.0, 0.0, 3.0])
-    clusters = np.repeat(np.arange(10), [10, 6, 4, 3, 2, 1, 1, 1, 1, 1])
     misses = np.zeros(2)
     for _ in range(600):
-        gains = (generator.standard_normal((12, 10)) + truth[:, None])[:, clusters]
+        gains = generator.standard_normal((12, 10)) + truth[:, None]
         signs = pvalues.sign_vectors(10, generator)
-        found = compare.best_of_many(np.zeros(len(clusters)), gains, signs, clusters)
+        found = compare.best_of_many(np.zeros(10), gains, signs)
         misses += [(found.low > truth).any(), (found.high < truth).any()]
     assert (misses / 600 <= 0.077).all()
 

@@ -76,7 +76,7 @@ def _width_points(widths: Widths) -> pd.DataFrame:
             "policy": widths.policy, "bits": bits, "mean": returns.mean(),
             "difference": gain.value, "difference_low": gain.low, "difference_high": gain.high,
             "fp32": base.value, "fp32_low": base.low, "fp32_high": base.high,
-            "episodes": len(returns), "trajectories": int(widths.clusters.max()) + 1,
+            "episodes": len(returns),
         })
     return pd.DataFrame(rows)
 

@@ -7,14 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from quarl_nb.report.losses import ptq_records, returns_of, trajectories_of
+from quarl_nb.report.losses import ptq_records, returns_of
 from quarl_nb.report.stats import (
     ALPHA,
     Interval,
-    Labels,
     iqm,
     probability_of_improvement,
-    redraw,
     stratified_bootstrap,
 )
 
@@ -40,11 +38,9 @@ def ptq_summary(
     for (algo, precision), group in scores.groupby(["algo", "precision"]):
         if precision not in precisions:
             continue
-        tasks, clusters = list(group["pair"]), list(group["clusters"])
-        middle = stratified_bootstrap(
-            [pair[0] for pair in tasks], iqm, generator, 1000, clusters=clusters
-        )
-        better = _improvement(tasks, clusters, generator)
+        tasks = list(group["pair"])
+        middle = stratified_bootstrap([pair[0] for pair in tasks], iqm, generator, 1000)
+        better = _improvement(tasks, generator)
         found.append({
             "algo": algo, "precision": precision, "policies": len(tasks),
             "episodes": sum(pair.shape[1] for pair in tasks),
@@ -55,14 +51,11 @@ def ptq_summary(
     return pd.DataFrame(found)
 
 
-def _improvement(
-    tasks: list[np.ndarray], clusters: list[Labels], generator: np.random.Generator
-) -> Interval:
+def _improvement(tasks: list[np.ndarray], generator: np.random.Generator) -> Interval:
     """Both sides are redrawn independently: drawn in pairs, an episode would meet itself too
     often, and the interval could miss its own estimate."""
     def redrawn(side: int) -> list[np.ndarray]:
-        return [task[side, redraw(own, generator)]
-                for task, own in zip(tasks, clusters, strict=True)]
+        return [generator.choice(task[side], task.shape[1]) for task in tasks]
 
     draws = [probability_of_improvement(redrawn(0), redrawn(1)) for _ in range(200)]
     low, high = np.quantile(draws, [ALPHA / 2, 1 - ALPHA / 2])
@@ -71,8 +64,7 @@ def _improvement(
 
 
 def _normalized(records: pd.DataFrame) -> pd.DataFrame:
-    """algo, precision, pair: scores of the record and of fp32 on its episodes, [2, episodes],
-    clusters: which of these episodes repeat one another."""
+    """algo, precision, pair: scores of the record and of fp32 on its episodes, [2, episodes]."""
     rows = []
     for _, group in records.groupby(["policy", "seed"], dropna=False) if len(records) else ():
         fp32 = group[group["precision"] == "fp32"]
@@ -83,6 +75,5 @@ def _normalized(records: pd.DataFrame) -> pd.DataFrame:
             n = min(len(base), len(returns))
             pair = np.stack([returns[:n], base[:n]])
             rows.append({"algo": row["algo"], "precision": row["precision"],
-                         "pair": 1 + (pair - base.mean()) / abs(base.mean()),
-                         "clusters": trajectories_of(fp32.iloc[0], n)})
-    return pd.DataFrame(rows, columns=["algo", "precision", "pair", "clusters"])
+                         "pair": 1 + (pair - base.mean()) / abs(base.mean())})
+    return pd.DataFrame(rows, columns=["algo", "precision", "pair"])

@@ -16,9 +16,9 @@ import pandas as pd
 
 from quarl_nb.report.compare import best_of_many
 from quarl_nb.report.findings import MIN_EPISODES, NOT_MEASURED, Finding, Verdict, keys_of
-from quarl_nb.report.losses import bits_of, ptq_records, returns_of, trajectories_of
+from quarl_nb.report.losses import bits_of, ptq_records, returns_of
 from quarl_nb.report.pvalues import holm, sign_vectors
-from quarl_nb.report.stats import ALPHA, MARGIN, Floats, Interval, Labels, bootstrap_weights
+from quarl_nb.report.stats import ALPHA, MARGIN, Floats, Interval, bootstrap_weights
 from quarl_nb.report.untrained import fp32_never_learned, leave_out, none_learned
 
 MIN_WIDTHS = 3
@@ -28,15 +28,13 @@ MIN_WIDTHS = 3
 class Widths:
     """Returns of one policy at fp32 (shape [episodes]) and at every width [widths, episodes].
 
-    `clusters` tell which episodes repeat one another (`trajectories_of`), `weights` are their
-    bootstrap's and `signs` those of their sign flips.
+    `weights` are those of the episodes' bootstrap, `signs` those of their sign flips.
     """
 
     policy: str
     bits: tuple[int, ...]
     reference: Floats
     returns: Floats
-    clusters: Labels
     weights: Floats
     signs: Floats
     keys: tuple[str, ...]
@@ -70,19 +68,17 @@ def _widths(name: str, policy: str, reference: pd.Series, widths: pd.DataFrame) 
     arrays = [returns_of(row) for _, row in widths.iterrows()]
     n = min(len(base), *map(len, arrays))
     generator = np.random.default_rng(zlib.crc32(name.encode()))
-    clusters = trajectories_of(reference, n)
     return Widths(
         policy, tuple(int(bits) for bits in widths["bits"]), base[:n],
         np.stack([array[:n] for array in arrays]),
-        clusters, bootstrap_weights(n, generator, clusters=clusters),
-        sign_vectors(int(clusters.max()) + 1, generator),
+        bootstrap_weights(n, generator), sign_vectors(n, generator),
         (str(reference["key"]), *widths["key"].astype(str)),
     )
 
 
 def sweet_spot_table(records: pd.DataFrame) -> pd.DataFrame:
-    """Every policy's best width against fp32: policy, bits, episodes, trajectories, fp32, gain,
-    low, high, p_value, p_holm, sweet_spot. Best is the most certain of those that gain enough
+    """Every policy's best width against fp32: policy, bits, episodes, fp32, gain, low, high,
+    p_value, p_holm, sweet_spot. Best is the most certain of those that gain enough
     (`BestOfMany.best`), so that a certain but tiny gain of another width does not hide it.
 
     `low` and `high` hold for all widths of the policy at once (95 %); `p_holm` is corrected over
@@ -95,13 +91,12 @@ def sweet_spot_table(records: pd.DataFrame) -> pd.DataFrame:
 def _table(policies: Sequence[Widths]) -> pd.DataFrame:
     rows = []
     for widths in policies:
-        best = best_of_many(widths.reference, widths.returns, widths.signs, widths.clusters)
+        best = best_of_many(widths.reference, widths.returns, widths.signs)
         at = best.best(MARGIN * abs(widths.reference.mean()))
         rows.append({
             "policy": widths.policy, "bits": widths.bits[at], "episodes": len(widths.reference),
-            "trajectories": int(widths.clusters.max()) + 1, "fp32": widths.reference.mean(),
-            "gain": best.gain[at], "low": best.low[at], "high": best.high[at],
-            "p_value": best.p_values[at],
+            "fp32": widths.reference.mean(), "gain": best.gain[at], "low": best.low[at],
+            "high": best.high[at], "p_value": best.p_values[at],
         })
     table = pd.DataFrame(rows)
     if len(table):
@@ -174,7 +169,7 @@ def _exists(policies: list[Widths], against_wider: bool) -> Finding:
         labels, reference, treatments = _comparisons(widths, against_wider)
         if not labels:
             continue
-        best = best_of_many(reference, treatments, widths.signs, widths.clusters)
+        best = best_of_many(reference, treatments, widths.signs)
         scale = abs(widths.reference.mean())
         at = best.best(MARGIN * scale)
         gain = Interval(float(best.gain[at]), float(best.low[at]), float(best.high[at]))

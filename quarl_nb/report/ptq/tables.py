@@ -6,18 +6,10 @@ import numpy as np
 import pandas as pd
 
 from quarl_nb.report.findings import MIN_EPISODES
-from quarl_nb.report.losses import (
-    paired_losses,
-    percent,
-    policy_label,
-    ptq_records,
-    returns_of,
-    trajectories_of,
-)
+from quarl_nb.report.losses import paired_losses, percent, policy_label, ptq_records
 from quarl_nb.report.paper import published_ptq
 from quarl_nb.report.ptq.summary import ptq_summary
 from quarl_nb.report.ptq.sweet_spots import sweet_spot_table
-from quarl_nb.report.pvalues import FEW, sign_flip_p
 from quarl_nb.report.stats import ALPHA, MARGIN
 
 # What stands for the paper's int8 column: 8-bit affine weights, as its own PTQ code does.
@@ -33,7 +25,7 @@ def ptq_rows(
     A published number without a record keeps its row with nothing measured. `verdict` of fp16
     and int8: did a loss above 5 % appear where one was published, and none where none was. Of
     fp32: was the published reward reached (to 5 %), where the environment is the same; by the
-    interval of the mean, and of few distinct trajectories by their exact test.
+    interval of the mean.
 
     Args:
         records: `ResultStore.frame("ptq")`.
@@ -41,14 +33,13 @@ def ptq_rows(
 
     Returns:
         environment, env_id, algo, precision, scheme, published, published_loss, policy, seed,
-        episodes, trajectories (distinct ones), mean, mean_low, mean_high (95 %), loss, loss_low,
-        loss_high (95 %), verdict, source, keys.
+        episodes, mean, mean_low, mean_high (95 %), loss, loss_low, loss_high (95 %), verdict,
+        source, keys.
     """
     rows = _with_published_loss(published_ptq() if published is None else published)
     rows["scheme"] = rows["precision"].replace({"int8": int8})
-    wanted = ["algo", "env_id", "precision", "policy", "seed", "episodes", "trajectories", "mean",
-              "mean_low", "mean_high", "loss", "loss_low", "loss_high", "p_no_loss", "p_loss",
-              "keys"]
+    wanted = ["algo", "env_id", "precision", "policy", "seed", "episodes", "mean", "mean_low",
+              "mean_high", "loss", "loss_low", "loss_high", "p_no_loss", "p_loss", "keys"]
     losses = paired_losses(ptq_records(records, [*rows["scheme"].unique()], ranges=["minmax"]))
     if losses.empty:
         losses = pd.DataFrame(columns=[*wanted, "public", "ranges"])
@@ -57,8 +48,7 @@ def ptq_rows(
         losses.rename(columns={"precision": "scheme"}), how="left",
         on=["algo", "env_id", "scheme"],
     )
-    by_key = records.set_index("key") if len(records) else records
-    found["verdict"] = [_verdict(row, by_key) for _, row in found.iterrows()]
+    found["verdict"] = [_verdict(row) for _, row in found.iterrows()]
     return found.drop(columns=["p_no_loss", "p_loss", "same_reward_scale"]).rename(
         columns={"value": "published"}
     )
@@ -74,32 +64,20 @@ def _with_published_loss(published: pd.DataFrame) -> pd.DataFrame:
     return rows.drop(columns="value_fp32")
 
 
-def _verdict(row: pd.Series, by_key: pd.DataFrame) -> str:
+def _verdict(row: pd.Series) -> str:
     if pd.isna(row["episodes"]):
         return "not measured"
     if row["precision"] == "fp32":
         if not row["same_reward_scale"]:
             return "other environment"
-        good, bad = _reached(row, by_key.loc[row["keys"][0]])
+        needed = row["value"] - MARGIN * abs(row["value"])
+        good, bad = row["mean_low"] >= needed, row["mean_high"] < needed
     else:
         lost, kept = row["p_loss"] <= ALPHA, row["p_no_loss"] <= ALPHA
         good, bad = (lost, kept) if row["published_loss"] > MARGIN else (kept, lost)
     if row["episodes"] < MIN_EPISODES or not (good or bad):
         return "inconclusive"
     return "reproduced" if good else "not reproduced"
-
-
-def _reached(row: pd.Series, record: pd.Series) -> tuple[bool, bool]:
-    """Whether the mean return of fp32 certainly is the published one (to 5 %), and certainly not.
-
-    Of few trajectories a bootstrap is too certain: where four games miss it so does its interval,
-    but four signs agree by chance in 6 % of cases.
-    """
-    needed = row["value"] - MARGIN * abs(row["value"])
-    if row["trajectories"] > FEW:
-        return row["mean_low"] >= needed, row["mean_high"] < needed
-    above = np.bincount(trajectories_of(record), returns_of(record) - needed).astype(float)
-    return sign_flip_p(above) <= ALPHA, sign_flip_p(-above) <= ALPHA
 
 
 def ptq_table(rows: pd.DataFrame, measured_only: bool = False) -> pd.DataFrame:
@@ -119,7 +97,7 @@ def ptq_table(rows: pd.DataFrame, measured_only: bool = False) -> pd.DataFrame:
         if head != "fp32":
             line[(f"E {head}", "published")] = percent(row['published_loss'])
             line[(f"E {head}", "measured")] = _loss(row)
-        line[("episodes", "")] = _episodes(row)
+        line[("episodes", "")] = "" if pd.isna(row["episodes"]) else f"{row['episodes']:.0f}"
         line[("verdict", head)] = row["verdict"]
     order = [(head, side) for head in ("fp32", "fp16", "int8", "E fp16", "E int8")
              for side in ("published", "measured")]
@@ -184,14 +162,6 @@ def _ranges(rows: pd.DataFrame, name: str, form: str) -> list[str]:
         f"{row[name]:{form}} [{row[f'{name}_low']:{form}}, {row[f'{name}_high']:{form}}]"
         for _, row in rows.iterrows()
     ]
-
-
-def _episodes(row: pd.Series) -> str:
-    if pd.isna(row["episodes"]):
-        return ""
-    text = f"{row['episodes']:.0f}"
-    distinct = row["trajectories"]
-    return text if distinct == row["episodes"] else f"{text} ({distinct:.0f} distinct)"
 
 
 def _reward(row: pd.Series) -> str:
