@@ -55,12 +55,18 @@ def iqm(scores: Sequence[Floats]) -> float:
     """Interquartile mean: the mean without the lowest and the highest quarter.
 
     Args:
-        scores: one array of shape [runs] a task (tasks may differ in runs); all are pooled, as
-            in Agarwal et al. 2021, "Deep RL at the Edge of the Statistical Precipice".
+        scores: one array of shape [runs] a task; all are pooled, as in Agarwal et al. 2021, "Deep
+            RL at the Edge of the Statistical Precipice". Where tasks differ in runs, each task
+            still counts as much as the others: a run of one of many runs counts for less.
     """
-    pooled = np.sort(np.concatenate([np.asarray(task, float) for task in scores]))
-    cut = len(pooled) // 4
-    return float(pooled[cut : len(pooled) - cut].mean())
+    arrays = [np.asarray(task, float) for task in scores]
+    pooled = np.concatenate(arrays)
+    shares = np.repeat([1 / len(task) for task in arrays], [*map(len, arrays)]) / len(arrays)
+    order = np.argsort(pooled)
+    above, cut = np.cumsum(shares[order]), len(pooled) // 4 / len(pooled)
+    kept = np.minimum(above, 1 - cut) - np.maximum(above - shares[order], cut)
+    kept = kept.clip(min=0)  # how much of each run lies between the quarters
+    return float(kept @ pooled[order] / kept.sum())
 
 
 def probability_of_improvement(x: Sequence[Floats], y: Sequence[Floats]) -> float:

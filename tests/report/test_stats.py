@@ -39,6 +39,10 @@ def test_stratified_bootstrap_matches_rliable(statistic, expected) -> None:
 def test_iqm_by_hand() -> None:
     assert stats.iqm([np.array([100.0, 1, 2, 3]), np.array([4.0, 5, 6, -100])]) == 3.5
     assert stats.iqm([np.array([7.0])]) == 7
+    # Shares of 1/4 and 1/4, and of four times 1/8: half of all is in 2, 3 and 4.
+    one, two = np.array([2.0, 9.0, 2.0, 9.0]), np.array([1.0, 3.0, 4.0, 0.0])
+    assert stats.iqm([one, two]) == pytest.approx((2 / 4 + 3 / 8 + 4 / 8) / (4 / 8))
+    assert stats.iqm([np.repeat(one, 500), two]) == pytest.approx(stats.iqm([one, two]))
 
 
 def test_improvement_counts_ties_half() -> None:
