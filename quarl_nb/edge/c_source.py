@@ -159,7 +159,7 @@ class CSource:
         self.call("clip", literal(module.min_val), literal(module.max_val))
 
     def fixed_quantize(self, module: FixedQuantize) -> None:
-        step, top = literal(float(module.scale)), literal(2.0**module.bits - 1)
+        step, top = literal(float(module.scale)), literal(float(module.qparams.quant_max))
         self.call("fixed_quantize", step, *_level_arguments(module.qparams), top)
 
     def relu(self, module: nn.ReLU) -> None:
