@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,12 @@ class Drawing:
 
     records: pd.DataFrame
     draw: Callable[[], tuple[Figure, pd.DataFrame]]
+
+
+def joined(frames: Mapping[str, pd.DataFrame], studies: Iterable[str]) -> pd.DataFrame:
+    """The records of `studies` in one frame; empty if there are none."""
+    full = [frames[name] for name in studies if len(frames[name])]
+    return pd.concat(full, ignore_index=True) if full else pd.DataFrame()
 
 
 def save_table(

@@ -13,6 +13,7 @@ import pandas as pd
 from quarl_nb.errors import QuarlError, check_choice
 from quarl_nb.paths import project_root
 from quarl_nb.report import actorq, carbon, edge, mixed_precision, ptq, qat
+from quarl_nb.report.artefacts import joined
 from quarl_nb.report.findings import NOT_MEASURED, Finding, Rule
 
 RULES: Mapping[str, Rule] = {
@@ -29,7 +30,7 @@ RULES: Mapping[str, Rule] = {
         qat.rules.qat_kept_until,
         qat.rules.qat_beats_ptq,
         qat.rules.qat_beats_fp32,
-        mixed_precision.half_precision_speedup,
+        mixed_precision.rules.half_precision_speedup,
         actorq.rules.speedup_above,
         actorq.rules.speedup_range,
         actorq.rules.as_slow_as_fp32,
@@ -64,8 +65,8 @@ RULES: Mapping[str, Rule] = {
 # A claim about PTQ rests on our own policies, the public agents, and the statistics of both; one
 # about a board on times here, on boards, and on how the policies fly.
 FAMILIES: Mapping[str, tuple[str, ...]] = {
-    "ptq": ("ptq", "ptq_public", "weights", "weights_public"),
-    "edge": ("edge", "edge_board", "navigation"),
+    "ptq": ptq.site.STUDIES,
+    "edge": edge.site.STUDIES,
 }
 
 
@@ -122,9 +123,8 @@ def load_claims(path: Path | None = None) -> list[Claim]:
 
 def family_frame(frame_of: Callable[[str], pd.DataFrame], study: str) -> pd.DataFrame:
     """The records of a study and of those read with it, in one frame; empty if there are none."""
-    frames = [frame_of(name) for name in FAMILIES.get(study, (study,))]
-    full = [frame for frame in frames if not frame.empty]
-    return pd.concat(full, ignore_index=True) if full else pd.DataFrame()
+    names = FAMILIES.get(study, (study,))
+    return joined({name: frame_of(name) for name in names}, names)
 
 
 def judge(claim: Claim, records: pd.DataFrame) -> Finding:

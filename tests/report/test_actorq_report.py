@@ -294,11 +294,6 @@ def test_scaling_keeps_every_setting_apart_and_finds_the_planted_speedups() -> N
         actorq.scaling.scaling_figure(one_width)
 
 
-def site_of(store: ResultStore, folder: Path) -> list[Path]:
-    return site._named(store, folder, None, actorq.site.STUDIES, actorq.site.actorq_tables,
-                       actorq.site.actorq_drawings)
-
-
 def test_the_site_draws_what_the_store_holds(tmp_path: Path) -> None:
     store = ResultStore(tmp_path / "records")
     write_runs(store, "actorq", make_records(["Walker Stand"], seeds=(0, 1)))
@@ -307,7 +302,7 @@ def test_the_site_draws_what_the_store_holds(tmp_path: Path) -> None:
         write_runs(store, "actorq_scaling", make_records(["Walker Stand"], width=width))
     smoke = make_records(["Walker Stand"], ["int8/onnxruntime"], profile="smoke")
     write_runs(store, "actorq_staleness", smoke)
-    paths = site_of(store, tmp_path / "figures")
+    paths = site.build(store, tmp_path / "figures", "full")
     names = {path.name for path in paths}
     for figure in ("figure1_actorq", "figure2_actorq", "figure4_actorq", "actorq_speedup_map",
                    "actorq_scaling_figure"):
@@ -316,11 +311,11 @@ def test_the_site_draws_what_the_store_holds(tmp_path: Path) -> None:
                   "actorq_scaling"):
         assert {f"{table}.{end}" for end in ("html", "tex", "csv", "json")} <= names
     assert not any(name.startswith(("figure3", "inference")) for name in names)
-    source = json.loads((tmp_path / "figures/figure1_actorq.json").read_text())
+    source = json.loads((tmp_path / "figures/full/figure1_actorq.json").read_text())
     assert source["records"] == sorted(store.frame("actorq")["key"])
-    again = site_of(store, tmp_path / "again")
+    again = site.build(store, tmp_path / "again", "full")
     assert [p.read_bytes() for p in paths] == [p.read_bytes() for p in again]
-    assert not site_of(ResultStore(tmp_path / "none"), tmp_path / "none")
+    assert not site.build(ResultStore(tmp_path / "none"), tmp_path / "none", "full")
 
 
 def test_the_notebook_shows_published_beside_measured(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ def frames_of(actorq: pd.DataFrame) -> dict[str, pd.DataFrame]:
 
 def test_tables_and_figures_are_there_or_left_out() -> None:
     frames = frames_of(with_energy(make_records(["Walker Stand"], ACTORS)))
-    made = carbon.site.carbon_tables(frames)
+    made = carbon.site.tables_of(frames)
     assert set(made) == {
         "carbon_energy_by_study", "carbon_energy_of_training", "carbon_per_return",
         "carbon_per_million_steps", "carbon_sides_per_return", "carbon_sides_per_million_steps",
@@ -34,14 +34,14 @@ def test_tables_and_figures_are_there_or_left_out() -> None:
     assert set(whole["part"]) == {"all"} and set(whole["per"]) == {"return"} and len(whole) == 3
     assert len(made["carbon_energy_by_study"].records) == 9
     plain = frames_of(make_records(["Walker Stand"], ACTORS))  # no energy in them
-    assert not carbon.site.carbon_tables(plain)
-    for drawing in carbon.site.carbon_drawings(plain).values():
+    assert not carbon.site.tables_of(plain)
+    for drawing in carbon.site.drawings_of(plain).values():
         with pytest.raises(NothingToDrawError, match="CPU-seconds"):
             drawing.draw()
     without_int8 = frames_of(with_energy(make_records(["Walker Stand"], ACTORS[:2])))
     with pytest.raises(NothingToDrawError, match="no quantized and fp32 actors"):
-        carbon.site.carbon_drawings(without_int8)["carbon_ratios"].draw()
-    assert "carbon_per_return" in carbon.site.carbon_tables(without_int8)
+        carbon.site.drawings_of(without_int8)["carbon_ratios"].draw()
+    assert "carbon_per_return" in carbon.site.tables_of(without_int8)
 
 
 def test_bars_are_the_ratios_and_stacks_the_grams() -> None:

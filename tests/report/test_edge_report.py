@@ -136,7 +136,7 @@ def test_without_records_the_published_table_stands_alone() -> None:
         with pytest.raises(NothingToDrawError):
             draw(nothing)
     frames = dict.fromkeys(edge.site.STUDIES, nothing)
-    assert edge.site.edge_tables(frames) == {} and edge.site.joined(frames).empty
+    assert edge.site.tables_of(frames) == {}
 
 
 def test_falls_are_those_planted() -> None:
@@ -286,8 +286,8 @@ def test_every_input_of_the_model_is_listed_with_its_source() -> None:
 def test_the_site_writes_what_is_recorded() -> None:
     nothing = pd.DataFrame()
     frames = {"edge": timed(), "edge_board": nothing, "navigation": flights({})}
-    assert set(edge.site.edge_tables(frames)) == {
+    assert set(edge.site.tables_of(frames)) == {
         "table6_edge", "edge_explanation", "edge_boards", "edge_success"}  # fmt: skip
-    assert all(drawing.draw()[1].size for drawing in edge.site.edge_drawings(frames).values())
+    assert all(drawing.draw()[1].size for drawing in edge.site.drawings_of(frames).values())
     alone = frames | {"edge": nothing}
-    assert set(edge.site.edge_tables(alone)) == {"edge_success"}
+    assert set(edge.site.tables_of(alone)) == {"edge_success"}

@@ -8,8 +8,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from quarl_nb.report import mixed_precision
-from quarl_nb.report.mixed_precision import half_precision_speedup, speedup_by_size, speedups
+from quarl_nb.report.mixed_precision.figures import speedup_by_size
+from quarl_nb.report.mixed_precision.rules import half_precision_speedup
+from quarl_nb.report.mixed_precision.speedups import parts_table, speedup_tables, speedups
 from quarl_nb.report.style import NothingToDrawError
 
 SIZES = {"A": 1_000_000, "B": 20_000_000, "C": 100_000_000}
@@ -100,8 +101,8 @@ def test_without_records_nothing_is_measured():
     assert half_precision_speedup(lone[lone["precision"] == "fp32"]).verdict == "not measured"
     with pytest.raises(NothingToDrawError):
         speedup_by_size(pd.DataFrame())
-    assert all(table.empty for table in mixed_precision.speedup_tables(pd.DataFrame()))
-    assert mixed_precision.parts_table(pd.DataFrame()).empty
+    assert all(table.empty for table in speedup_tables(pd.DataFrame()))
+    assert parts_table(pd.DataFrame()).empty
 
 
 def test_figure_and_table_show_the_ratios():
@@ -110,7 +111,7 @@ def test_figure_and_table_show_the_ratios():
     assert list(points["policy"]) == ["A", "B", "C"]
     ticks = [text.get_text() for text in fig.axes[0].get_xticklabels()]
     assert ticks == ["A\n1 M", "B\n20 M", "C\n100 M"]
-    _, shown = mixed_precision.speedup_tables(frame)
+    _, shown = speedup_tables(frame)
     assert list(shown["learner [95 %]"]) == [
         f"{r:.2f}x [{r:.2f}, {r:.2f}]" for r in (1.6, 2.0, 3.0)
     ]
@@ -118,7 +119,7 @@ def test_figure_and_table_show_the_ratios():
 
 
 def test_the_parts_of_a_step():
-    shown = mixed_precision.parts_table(records({"A": 2.0}, jitter=0.0)).set_index("precision")
+    shown = parts_table(records({"A": 2.0}, jitter=0.0)).set_index("precision")
     # Updates of 0.1 CPU seconds every fourth step, beside two milliseconds.
     assert list(shown["learner (ms)"]) == ["12.5", "25"]
     assert shown.loc["fp32", "environment (ms)"] == shown.loc["fp32", "decision (ms)"] == "1"

@@ -469,7 +469,7 @@ def test_the_site_has_figure_5_and_its_table(tmp_path):
         probes = np.linspace(0.1, 1.0, 10)
         write(store, "qat", cell, measured, probe_steps=np.arange(10), entropy=probes,
               action_variance=probes)  # fmt: skip
-    names = {path.name for path in site.build(store, tmp_path / "out")}
+    names = {path.name for path in site.build(store, tmp_path / "out", "quick")}
     assert {"figure5_qat.svg", "figure5_qat.csv", "qat.tex", "qat_exploration.csv",
             "qat_exploration_curves.png"} <= names
     points = pd.read_csv(tmp_path / "out" / "quick" / "figure5_qat.csv")

@@ -60,8 +60,8 @@ def record(study: str, cell: dict, budget: dict, measured: dict) -> dict:
 
 
 def test_site_twice_gives_the_same_bytes(store: ResultStore, tmp_path: Path) -> None:
-    first = site.build(store, tmp_path / "one")
-    second = site.build(store, tmp_path / "two")
+    first = site.build(store, tmp_path / "one", "quick")
+    second = site.build(store, tmp_path / "two", "quick")
     assert [p.name for p in first] == [p.name for p in second]
     assert all(a.read_bytes() == b.read_bytes() for a, b in zip(first, second, strict=True))
     names = {path.name for path in first}
@@ -79,7 +79,7 @@ def test_a_profile_with_statistics_of_weights_alone_is_drawn(store, tmp_path: Pa
     for record in store.records("weights", "quick"):
         plain = {name: record[name] for name in record if "sha256" not in name}
         other.write(plain, store.arrays(record))
-    names = {path.name for path in site.build(other, tmp_path / "figures")}
+    names = {path.name for path in site.build(other, tmp_path / "figures", "quick")}
     assert "claims.csv" in names and "table4_ptq.csv" not in names
 
 
@@ -104,7 +104,7 @@ def test_curves_and_weights_are_of_the_records_that_are_shown(store, tmp_path: P
 
 
 def test_no_records_no_files(tmp_path: Path) -> None:
-    assert site.build(ResultStore(tmp_path / "none"), tmp_path / "out") == []
+    assert site.build(ResultStore(tmp_path / "none"), tmp_path / "out", "full") == []
     assert not (tmp_path / "out").exists()
 
 

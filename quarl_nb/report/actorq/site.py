@@ -23,7 +23,7 @@ STUDIES = ("actorq", "actorq_staleness", "actorq_runtime", "actorq_scaling", "ac
            "inference", "loading")  # fmt: skip
 
 
-def actorq_tables(frames: Mapping[str, pd.DataFrame]) -> dict[str, Table]:
+def tables_of(frames: Mapping[str, pd.DataFrame]) -> dict[str, Table]:
     """Tables by name, those without records left out.
 
     Args:
@@ -63,7 +63,7 @@ def actorq_tables(frames: Mapping[str, pd.DataFrame]) -> dict[str, Table]:
     return {name: table for name, table in made.items() if len(table.records) and len(table.tidy)}
 
 
-def actorq_drawings(frames: Mapping[str, pd.DataFrame]) -> dict[str, Drawing]:
+def drawings_of(frames: Mapping[str, pd.DataFrame]) -> dict[str, Drawing]:
     """Figures by name; some have nothing to draw and say so when they are asked to.
 
     Args:

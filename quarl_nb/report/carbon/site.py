@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pandas as pd
 
-from quarl_nb.report.artefacts import Drawing, Table
+from quarl_nb.report.artefacts import Drawing, Table, joined
 from quarl_nb.report.carbon import figures
 from quarl_nb.report.carbon.costs import ALL, PERS, costed_runs, emissions
 from quarl_nb.report.carbon.sensitivity import sensitivity, sensitivity_table
@@ -19,7 +19,7 @@ STUDIES = (*TRAININGS, "actorq_runtime", "actorq_scaling", "actorq_variants", "l
            "navigation")  # fmt: skip
 
 
-def carbon_tables(frames: Mapping[str, pd.DataFrame]) -> dict[str, Table]:
+def tables_of(frames: Mapping[str, pd.DataFrame]) -> dict[str, Table]:
     """Tables by name, those without records left out.
 
     Args:
@@ -29,7 +29,7 @@ def carbon_tables(frames: Mapping[str, pd.DataFrame]) -> dict[str, Table]:
     found, varied = emissions(runs), sensitivity(runs)
     trained = {name: frames[name] for name in TRAININGS}
     made = {
-        "carbon_energy_by_study": _energy(frames, ["study"]),
+        "carbon_energy_by_study": _energy({name: frames[name] for name in STUDIES}, ["study"]),
         "carbon_energy_of_training": _energy(trained, ["study", "task", "precision"]),
     }
     for per in PERS if len(found) else ():
@@ -45,13 +45,11 @@ def carbon_tables(frames: Mapping[str, pd.DataFrame]) -> dict[str, Table]:
 
 
 def _energy(frames: Mapping[str, pd.DataFrame], by: list[str]) -> Table:
-    full = [rows for rows in frames.values() if len(rows)]
-    every = pd.concat(full, ignore_index=True) if full else pd.DataFrame()
     spent = study_energy(frames)
-    return Table(every, spent, study_energy_table(spent, by))
+    return Table(joined(frames, frames), spent, study_energy_table(spent, by))
 
 
-def carbon_drawings(frames: Mapping[str, pd.DataFrame]) -> dict[str, Drawing]:
+def drawings_of(frames: Mapping[str, pd.DataFrame]) -> dict[str, Drawing]:
     """Figures by name; some have nothing to draw and say so when they are asked to."""
     runs = _costed(frames["actorq"])
     found = emissions(runs)

@@ -6,19 +6,20 @@ from collections.abc import Mapping
 
 import pandas as pd
 
-from quarl_nb.report.artefacts import Drawing, Table
+from quarl_nb.report.artefacts import Drawing, Table, joined
 from quarl_nb.report.edge import memory_figure, success, success_figures, tables, timings
 
-STUDIES = ("edge", "edge_board", "navigation")
+TIMED = ("edge", "edge_board")
+STUDIES = (*TIMED, "navigation")
 
 
-def edge_tables(frames: Mapping[str, pd.DataFrame]) -> dict[str, Table]:
+def tables_of(frames: Mapping[str, pd.DataFrame]) -> dict[str, Table]:
     """Tables by name, those without records left out.
 
     Args:
         frames: the records of every one of `STUDIES`.
     """
-    every, timed, flown = joined(frames), joined(frames, STUDIES[:2]), frames["navigation"]
+    every, timed, flown = joined(frames, STUDIES), joined(frames, TIMED), frames["navigation"]
     latencies, successes = timings.latency_rows(timed), success.success_rows(flown)
     explained, emulated = timings.explanation_rows(timed), timings.emulated_rows(timed)
     made = {
@@ -33,24 +34,16 @@ def edge_tables(frames: Mapping[str, pd.DataFrame]) -> dict[str, Table]:
     return {name: table for name, table in made.items() if len(table.tidy) and len(table.shown)}
 
 
-def edge_drawings(frames: Mapping[str, pd.DataFrame]) -> dict[str, Drawing]:
+def drawings_of(frames: Mapping[str, pd.DataFrame]) -> dict[str, Drawing]:
     """Figures by name; some have nothing to draw and say so when they are asked to.
 
     Args:
         frames: the records of every one of `STUDIES`.
     """
-    every, timed, flown = joined(frames), joined(frames, STUDIES[:2]), frames["navigation"]
+    every, timed, flown = joined(frames, STUDIES), joined(frames, TIMED), frames["navigation"]
     return {
         "figure6_edge": Drawing(timed, lambda: memory_figure.memory_bars(timed)),
         "edge_success_figure": Drawing(flown, lambda: success_figures.success_figure(flown)),
         "edge_success_latency": Drawing(
             every, lambda: success_figures.success_against_latency(every)),
     }  # fmt: skip
-
-
-def joined(
-    frames: Mapping[str, pd.DataFrame], studies: tuple[str, ...] = STUDIES
-) -> pd.DataFrame:
-    """The records of `studies` in one frame."""
-    full = [frames[name] for name in studies if len(frames[name])]
-    return pd.concat(full, ignore_index=True) if full else pd.DataFrame()

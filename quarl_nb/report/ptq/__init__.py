@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from quarl_nb.report.ptq import figures, rules, summary, sweet_spots, tables, weights
+from quarl_nb.report.ptq import figures, rules, site, summary, sweet_spots, tables, weights
 
-__all__ = ["figures", "rules", "summary", "sweet_spots", "tables", "weights"]
+__all__ = ["figures", "rules", "site", "summary", "sweet_spots", "tables", "weights"]

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from quarl_nb.report.qat import exploration, figures, gains, rules
+from quarl_nb.report.qat import exploration, figures, gains, rules, site
 
-__all__ = ["exploration", "figures", "gains", "rules"]
+__all__ = ["exploration", "figures", "gains", "rules", "site"]

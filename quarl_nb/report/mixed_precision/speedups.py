@@ -1,29 +1,15 @@
-"""Half-precision training: how much faster it is by size of the policy, and the verdict."""
+"""How much faster half precision trains, and what a training step is made of."""
 
 from __future__ import annotations
 
 import zlib
 from typing import Any
 
-import matplotlib as mpl
 import numpy as np
 import pandas as pd
-from matplotlib.figure import Figure
-from matplotlib.ticker import NullFormatter, NullLocator
 
-from quarl_nb.report.findings import NOT_MEASURED, Finding, Verdict, keys_of, processor
-from quarl_nb.report.losses import paired_losses
-from quarl_nb.report.stats import ALPHA, RESAMPLES, Interval, percentile_interval
-from quarl_nb.report.style import (
-    COLUMN_IN,
-    CYCLE,
-    GREY,
-    MARKERS,
-    STYLE,
-    NothingToDrawError,
-    new_figure,
-)
-from quarl_nb.report.untrained import fp32_never_learned
+from quarl_nb.report.findings import processor
+from quarl_nb.report.stats import RESAMPLES, percentile_interval
 
 PUBLISHED = 1.5  # "We use half-precision training to train a Pong model 50% faster"
 
@@ -125,83 +111,6 @@ def parts_table(records: pd.DataFrame) -> pd.DataFrame:
             "steps a second, short run": f"{record['steps_per_s']:.3g}",
         })  # fmt: skip
     return pd.DataFrame(rows)
-
-
-def speedup_by_size(records: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
-    """Speed-up over float32 against the policy's size: the update alone, and a training step."""
-    table = speedups(records)
-    if table.empty:
-        raise NothingToDrawError("no policy has records in float32 and in half precision")
-    with mpl.rc_context(STYLE):
-        fig = new_figure(COLUMN_IN, 2.4)
-        ax = fig.subplots()
-        ax.axhline(1, color=GREY, lw=0.7)
-        ax.axhline(PUBLISHED, color=GREY, lw=0.9, ls=":", label="published: 50 % faster")
-        for i, ((device, precision), rows) in enumerate(table.groupby(["device", "precision"])):
-            for part, style in (("learner", "-"), ("training", "--")):
-                reach = [rows[part] - rows[f"{part}_low"], rows[f"{part}_high"] - rows[part]]
-                ax.errorbar(rows["parameters"], rows[part], yerr=np.maximum(reach, 0), ls=style,
-                            marker=MARKERS[i], color=CYCLE[i], elinewidth=0.8,
-                            label=f"{precision}, {device}: {_PARTS[part]}")
-        names = table.drop_duplicates("parameters").sort_values("parameters")
-        ax.set_xscale("log")
-        ax.xaxis.set_minor_locator(NullLocator())
-        ax.xaxis.set_minor_formatter(NullFormatter())
-        ax.set_xticks(names["parameters"], [
-            f"{row.policy}\n{row.parameters / 1e6:.3g} M" for row in names.itertuples()
-        ])
-        ax.set_ylim(0, None)
-        ax.set_xlabel("policy and its parameters")
-        ax.set_ylabel("speed-up over fp32")
-        ax.legend(loc="lower right")
-    return fig, table.drop(columns="keys")
-
-
-_PARTS = {"learner": "update", "training": "training step"}
-
-
-def half_precision_speedup(records: pd.DataFrame, ratio: float = PUBLISHED) -> Finding:
-    """Reproduced when a policy trains `ratio` times as fast as in float32 or faster (95 %, training
-    step), and its return is without loss (episodes of one training each). The return of a policy
-    whose fp32 never learned counts as not measured.
-
-    Not reproduced when none can be that fast, or each that is loses more than 5 %.
-    """
-    table = speedups(records)
-    if table.empty:
-        return NOT_MEASURED
-    unlearned = fp32_never_learned(records)
-    losses = [None if row["policy"] in unlearned else _loss(records, row)
-              for _, row in table.iterrows()]  # fmt: skip
-    kept = np.array([loss is not None and loss["p_no_loss"] <= ALPHA for loss in losses])
-    lost = np.array([loss is not None and loss["p_loss"] <= ALPHA for loss in losses])
-    fast = (table["training_low"] >= ratio).to_numpy()
-    slow = (table["training_high"] < ratio).to_numpy()
-    best = table.loc[table["training"].idxmax()]
-    interval = Interval(best["training"], best["training_low"], best["training_high"])
-    verdict: Verdict = "inconclusive"
-    if (fast & kept).any():
-        verdict = "reproduced"
-    elif (slow | lost).all():
-        verdict = "not reproduced"
-    text = (f"training steps {interval} times as fast, policy {best['policy']} in "
-            f"{best['precision']} on {best['device']}")  # fmt: skip
-    known = sum(loss is not None for loss in losses)
-    text += f"; reward compared for {known} of {len(table)}, without loss in {kept.sum()}"
-    text += f" (never learned: {', '.join(sorted(unlearned))})" if unlearned else ""
-    return Finding(verdict, text, interval, keys_of(table))
-
-
-def _loss(records: pd.DataFrame, row: pd.Series) -> pd.Series | None:
-    """The loss of this policy and precision; None where no reward was measured."""
-    if "returns" not in records:
-        return None
-    same = (records["policy"] == row["policy"]) & (records["device"] == row["device"])
-    losses = paired_losses(records[same])
-    if losses.empty:
-        return None
-    found = losses[losses["precision"] == row["precision"]]
-    return found.iloc[0] if len(found) else None
 
 
 def _ranges(rows: pd.DataFrame, name: str) -> list[str]:

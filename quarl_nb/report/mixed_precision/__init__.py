@@ -1,0 +1,7 @@
+"""Half-precision training: how much faster it is by size of the policy, and the verdict."""
+
+from __future__ import annotations
+
+from quarl_nb.report.mixed_precision import figures, rules, site, speedups
+
+__all__ = ["figures", "rules", "site", "speedups"]

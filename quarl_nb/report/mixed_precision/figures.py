@@ -1,0 +1,52 @@
+"""The speed-up of half-precision training against the size of the policy."""
+
+from __future__ import annotations
+
+import matplotlib as mpl
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+from matplotlib.ticker import NullFormatter, NullLocator
+
+from quarl_nb.report.mixed_precision.speedups import PUBLISHED, speedups
+from quarl_nb.report.style import (
+    COLUMN_IN,
+    CYCLE,
+    GREY,
+    MARKERS,
+    STYLE,
+    NothingToDrawError,
+    new_figure,
+)
+
+_PARTS = {"learner": "update", "training": "training step"}
+
+
+def speedup_by_size(records: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
+    """Speed-up over float32 against the policy's size: the update alone, and a training step."""
+    table = speedups(records)
+    if table.empty:
+        raise NothingToDrawError("no policy has records in float32 and in half precision")
+    with mpl.rc_context(STYLE):
+        fig = new_figure(COLUMN_IN, 2.4)
+        ax = fig.subplots()
+        ax.axhline(1, color=GREY, lw=0.7)
+        ax.axhline(PUBLISHED, color=GREY, lw=0.9, ls=":", label="published: 50 % faster")
+        for i, ((device, precision), rows) in enumerate(table.groupby(["device", "precision"])):
+            for part, style in (("learner", "-"), ("training", "--")):
+                reach = [rows[part] - rows[f"{part}_low"], rows[f"{part}_high"] - rows[part]]
+                ax.errorbar(rows["parameters"], rows[part], yerr=np.maximum(reach, 0), ls=style,
+                            marker=MARKERS[i], color=CYCLE[i], elinewidth=0.8,
+                            label=f"{precision}, {device}: {_PARTS[part]}")
+        names = table.drop_duplicates("parameters").sort_values("parameters")
+        ax.set_xscale("log")
+        ax.xaxis.set_minor_locator(NullLocator())
+        ax.xaxis.set_minor_formatter(NullFormatter())
+        ax.set_xticks(names["parameters"], [
+            f"{row.policy}\n{row.parameters / 1e6:.3g} M" for row in names.itertuples()
+        ])
+        ax.set_ylim(0, None)
+        ax.set_xlabel("policy and its parameters")
+        ax.set_ylabel("speed-up over fp32")
+        ax.legend(loc="lower right")
+    return fig, table.drop(columns="keys")

@@ -1,0 +1,26 @@
+"""The artefacts of half-precision training by file name: what `report.site` writes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pandas as pd
+
+from quarl_nb.report.artefacts import Drawing, Table
+from quarl_nb.report.mixed_precision.figures import speedup_by_size
+from quarl_nb.report.mixed_precision.speedups import speedup_tables
+
+STUDIES = ("mixed_precision",)
+
+
+def tables_of(frames: Mapping[str, pd.DataFrame]) -> dict[str, Table]:
+    """Tables by name, those without records left out."""
+    timed = frames["mixed_precision"]
+    tidy, shown = speedup_tables(timed)
+    return {"mixed_precision": Table(timed, tidy, shown)} if len(tidy) else {}
+
+
+def drawings_of(frames: Mapping[str, pd.DataFrame]) -> dict[str, Drawing]:
+    """Figures by name; some have nothing to draw and say so when they are asked to."""
+    timed = frames["mixed_precision"]
+    return {"mixed_precision_speedup": Drawing(timed, lambda: speedup_by_size(timed))}

@@ -1,0 +1,54 @@
+"""The artefacts of post-training quantization by file name: what `report.site` writes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import pandas as pd
+
+from quarl_nb.report.artefacts import Drawing, Table, joined
+from quarl_nb.report.losses import paired_losses
+from quarl_nb.report.ptq import figures, tables
+from quarl_nb.report.ptq.weights import weight_distributions
+
+EPISODES = ("ptq", "ptq_public")
+STUDIES = (*EPISODES, "weights", "weights_public")
+
+
+def tables_of(frames: Mapping[str, pd.DataFrame]) -> dict[str, Table]:
+    """Tables by name, those without records left out.
+
+    Args:
+        frames: the records of every one of `STUDIES`.
+    """
+    flown = joined(frames, EPISODES)
+    if flown.empty:
+        return {}
+    rows, losses = tables.ptq_rows(flown), paired_losses(flown)
+    made = {
+        "table4_ptq": Table(
+            flown, rows, tables.ptq_table(rows, measured_only=True),
+            "Post-training quantization (Table 4), mean return with 95 % interval; published int8 "
+            "beside 8-bit affine weights."),
+        "ptq_losses": Table(flown, losses, tables.loss_table(losses)),
+        "ptq_summary": Table(flown, *tables.summary_tables(flown, np.random.default_rng(0))),
+        "sweet_spots": Table(flown, *tables.sweet_spot_tables(flown)),
+    }  # fmt: skip
+    return {name: table for name, table in made.items() if len(table.shown)}
+
+
+def drawings_of(frames: Mapping[str, pd.DataFrame]) -> dict[str, Drawing]:
+    """Figures by name; some have nothing to draw and say so when they are asked to.
+
+    Args:
+        frames: the records of every one of `STUDIES`, and `histograms`: `weights.weights_frame`.
+    """
+    flown, every = joined(frames, EPISODES), joined(frames, STUDIES)
+    return {
+        "sweet_spot": Drawing(flown, lambda: figures.sweet_spot(flown)),
+        "ptq_loss": Drawing(flown, lambda: figures.ptq_loss(flown)),
+        "ranges_rescue": Drawing(flown, lambda: figures.ranges_rescue(flown)),
+        "weight_distributions": Drawing(
+            every, lambda: weight_distributions(frames["histograms"])),
+    }  # fmt: skip

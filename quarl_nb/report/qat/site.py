@@ -1,0 +1,41 @@
+"""The artefacts of quantization-aware training by file name: what `report.site` writes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pandas as pd
+
+from quarl_nb.report.artefacts import Drawing, Table
+from quarl_nb.report.qat.exploration import exploration_figure, exploration_tables
+from quarl_nb.report.qat.figures import figure5
+from quarl_nb.report.qat.gains import qat_tables
+
+STUDIES = ("qat",)
+
+
+def tables_of(frames: Mapping[str, pd.DataFrame]) -> dict[str, Table]:
+    """Tables by name, those without records left out.
+
+    Args:
+        frames: the records of `qat`, and `curves`: `exploration.curves_frame`.
+    """
+    trained = frames["qat"]
+    made = {
+        "qat": Table(trained, *qat_tables(trained)),
+        "qat_exploration": Table(trained, *exploration_tables(frames["curves"])),
+    }
+    return {name: table for name, table in made.items() if len(table.tidy)}
+
+
+def drawings_of(frames: Mapping[str, pd.DataFrame]) -> dict[str, Drawing]:
+    """Figures by name; some have nothing to draw and say so when they are asked to.
+
+    Args:
+        frames: as `tables_of`.
+    """
+    trained = frames["qat"]
+    return {
+        "figure5_qat": Drawing(trained, lambda: figure5(trained)),
+        "qat_exploration_curves": Drawing(trained, lambda: exploration_figure(frames["curves"])),
+    }
