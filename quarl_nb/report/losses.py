@@ -74,7 +74,8 @@ def paired_losses(records: pd.DataFrame, resamples: int = RESAMPLES) -> pd.DataF
     """Loss of every quantized policy against its own fp32 over common episode seeds.
 
     A policy's bootstrap generator is seeded by its name, so that its intervals do not depend on
-    which other policies there are; all its precisions share the draws, which keeps them paired.
+    which other records there are; precisions of as many episodes share the draws, which keeps them
+    paired.
 
     Args:
         records: `ResultStore.frame("ptq")`: key, algo, env_id, policy, seed, precision, ranges,
@@ -105,16 +106,17 @@ def paired_losses(records: pd.DataFrame, resamples: int = RESAMPLES) -> pd.DataF
 def _policy_rows(
     name: str, reference: pd.Series, group: pd.DataFrame, resamples: int
 ) -> list[dict[str, object]]:
-    generator = np.random.default_rng(zlib.crc32(name.encode()))
     base = returns_of(reference)
-    weights = bootstrap_weights(len(base), generator, resamples)
+    weights: dict[int, Floats] = {}  # by the number of episodes
     rows = []
     for _, record in group.iterrows():
         treatment = returns_of(record)
         n = min(len(base), len(treatment))
         _check_alike(reference, record)
-        drawn = weights if n == len(base) else bootstrap_weights(n, generator, resamples)
-        rows.append(_row(reference, record, base[:n], treatment[:n], drawn))
+        if n not in weights:
+            generator = np.random.default_rng(zlib.crc32(name.encode()))
+            weights[n] = bootstrap_weights(n, generator, resamples)
+        rows.append(_row(reference, record, base[:n], treatment[:n], weights[n]))
     return rows
 
 

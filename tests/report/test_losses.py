@@ -54,6 +54,17 @@ def test_shorter_records_pair_over_the_common_episodes() -> None:
     assert rows.set_index("precision").loc["affine8", "loss"] == 0.25
 
 
+def test_intervals_of_shorter_records_do_not_depend_on_the_others() -> None:
+    generator = np.random.default_rng(0)
+    full, short, other = (generator.normal(10, 3, size).tolist() for size in (50, 30, 40))
+    rows = paired_losses(frame(fp32=full, affine2=other, affine4=short, affine8=short))
+    alone = paired_losses(frame(fp32=full, affine8=short)).set_index("precision").loc["affine8"]
+    by_precision = rows.set_index("precision")
+    for precision in ("affine4", "affine8"):
+        for bound in ("mean_low", "mean_high", "loss_low", "loss_high"):
+            assert by_precision.loc[precision, bound] == alone[bound]
+
+
 def test_no_reference_no_row() -> None:
     assert paired_losses(frame(affine8=[1.0, 2])).empty
     assert paired_losses(pd.DataFrame()).empty
