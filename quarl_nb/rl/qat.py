@@ -7,38 +7,30 @@
 from __future__ import annotations
 
 import copy
-import logging
 from dataclasses import replace
 from typing import Any
 
 import torch
 from stable_baselines3.common.base_class import BaseAlgorithm
-from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.utils import get_parameters_by_name
 from torch import nn
 
-from quarl_nb.errors import QuarlError, check_choice
+from quarl_nb.errors import QuarlError
 from quarl_nb.quant.affine import check_bits
-from quarl_nb.quant.fake import TrainingQuantizer
 from quarl_nb.quant.lsq import LearnedStep
 from quarl_nb.quant.qat import QATLayer, qat_layers, quantize_aware
 from quarl_nb.rl.layers import Layer
 from quarl_nb.rl.policies import PolicyNet
+from quarl_nb.rl.qat_networks import (
+    is_quantized,
+    qat_algorithm,
+    qat_networks,
+    training_quantizers,
+)
+from quarl_nb.rl.quant_delay import QuantDelay
 from quarl_nb.rl.sb3 import policy_from_model
-from quarl_nb.rl.sb3_layers import Tensors, algorithm_of
+from quarl_nb.rl.sb3_layers import Tensors
 
-logger = logging.getLogger(__name__)
-
-_ON_POLICY = ("pi_features_extractor", "mlp_extractor.policy_net", "action_net")
-# The parts of an algorithm's policy that act, in the order in which they run.
-ACTING: dict[str, tuple[str, ...]] = {
-    "a2c": _ON_POLICY,
-    "ppo": _ON_POLICY,
-    "dqn": ("q_net",),
-    "ddpg": ("actor",),
-    "td3": ("actor",),
-    "sac": ("actor.features_extractor", "actor.latent_pi", "actor.mu"),
-}
 # The acting network, and what SB3 calls the list of its statistics that the target copies.
 STATISTICS = {
     "dqn": ("q_net", "batch_norm_stats"),
@@ -85,98 +77,22 @@ def prepare_qat(
     if not isinstance(model, BaseAlgorithm):
         kind = type(model).__name__
         raise QuarlError(f"prepare_qat takes a stable-baselines3 algorithm, not {kind}")
-    algo = check_choice("algorithm for QAT", _algorithm(model), ACTING)
+    algo = qat_algorithm(model)
     check_bits(bits)
     callback = QuantDelay(quant_delay)
-    networks = _networks(model)
+    networks = qat_networks(model)
     if algo == "sac":
         _check_own_extractor(model.policy)
     if not any(qat_layers(networks[0])):
         policy_from_model(model)  # what cannot be exported is refused before it is trained
     for parts in networks:
         quantize_aware(parts, bits, per_channel, method)
-    steps = [q.step for q in _quantizers(networks[0]) if isinstance(q, LearnedStep)]
+    steps = [q.step for q in training_quantizers(networks[0]) if isinstance(q, LearnedStep)]
     if steps:
         owner: Any = model.policy.actor if algo in ("ddpg", "td3", "sac") else model.policy
         owner.optimizer.add_param_group({"params": steps})
     _follow_statistics(model, algo)
     return callback
-
-
-class QuantDelay(BaseCallback):
-    """Starts quantization after `delay` environment steps, in acting and target networks at once.
-
-    What does not train at present is quantized once and not at every use: the acting network while
-    SB3 collects data, DQN's target network from one of its updates to the next.
-
-    Raises:
-        QuarlError: the delay is no number of steps; (in `learn`) the run is not longer than the
-            delay, of a model that is not yet quantized.
-    """
-
-    def __init__(self, delay: int) -> None:
-        super().__init__()
-        if not isinstance(delay, int) or delay < 0:
-            raise QuarlError(f"quant_delay is {delay!r}; allowed: 0 or more environment steps")
-        self.delay = delay
-
-    def _on_training_start(self) -> None:
-        self.started = is_quantized(self.model)
-        total = self.locals["total_timesteps"]
-        if not self.started and self.delay >= total:
-            raise QuarlError(f"quant_delay {self.delay} is not shorter than the run, {total} steps")
-        networks = _networks(self.model)
-        self.acting_layers = list(qat_layers(networks[0]))
-        # Other algorithms move their target network at every update.
-        steady = networks[1:] if _algorithm(self.model) == "dqn" else []
-        self.target_layers = [layer for parts in steady for layer in qat_layers(parts)]
-        self.target_updates = -1
-        self.networks = [_quantizers(parts) for parts in networks]
-
-    def _on_rollout_start(self) -> None:
-        self._hold(self.acting_layers, True)
-
-    def _on_rollout_end(self) -> None:
-        self._hold(self.acting_layers, False)
-        if self.target_layers and self.target_updates != (updates := _target_updates(self.model)):
-            self._hold(self.target_layers, True)  # anew: what was held is forgotten
-            self.target_updates = updates
-
-    def _hold(self, layers: list[QATLayer], holding: bool) -> None:
-        for layer in layers:
-            layer.holding = holding
-
-    def _on_step(self) -> bool:
-        if not self.started and self.num_timesteps >= self.delay:
-            self._start()
-        return True
-
-    def _on_training_end(self) -> None:
-        # A run that is stopped ends within a rollout.
-        self._hold(self.acting_layers + self.target_layers, False)
-        if not self.started:
-            logger.warning(
-                "quantization never began: the run ended %s",
-                "before its delay was over" if self.num_timesteps < self.delay
-                else "before every layer had seen a training batch and another step",
-            )  # fmt: skip
-
-    def _start(self) -> None:
-        acting, *targets = self.networks
-        if not all(quantizer.observed for quantizer in acting):
-            return
-        for quantizer in acting:
-            quantizer.start()
-        for target in targets:
-            for source, quantizer in zip(acting, target, strict=True):
-                quantizer.load_state_dict(source.state_dict())
-        self.started = True
-
-
-def is_quantized(model: BaseAlgorithm) -> bool:
-    """Whether `model` is quantization-aware and its delay is over."""
-    quantizers = [quantizer for parts in _networks(model) for quantizer in _quantizers(parts)]
-    return bool(quantizers) and all(quantizer.enabled for quantizer in quantizers)
 
 
 def export_qat(model: BaseAlgorithm, env_id: str | None = None) -> PolicyNet:
@@ -195,7 +111,7 @@ def export_qat(model: BaseAlgorithm, env_id: str | None = None) -> PolicyNet:
             "the policy is not quantized: train it by learn(..., callback=prepare_qat(model, ...)) "
             "for longer than the delay and the warm-up"
         )
-    layers = list(qat_layers(_networks(model)[0]))
+    layers = list(qat_layers(qat_networks(model)[0]))
     # Copies of the outer objects alone, so that the model itself stays as it is.
     plain = copy.copy(model)
     plain.policy = copy.copy(model.policy)
@@ -232,33 +148,12 @@ def _with_activations(net: PolicyNet, layers: list[QATLayer]) -> PolicyNet:
     return PolicyNet(replace(net.spec, layers=tuple(spec)), tensors)
 
 
-def _algorithm(model: BaseAlgorithm) -> str:
-    return algorithm_of(model.policy.state_dict(), vars(model))
-
-
-def _networks(model: BaseAlgorithm) -> list[list[nn.Module]]:
-    """The parts of the acting network, then those of its target network if there is one."""
-    names = ACTING[check_choice("algorithm for QAT", _algorithm(model), ACTING)]
-    targets = tuple(f"{name}_target" for name in names)
-    known = [names, targets] if hasattr(model.policy, targets[0]) else [names]
-    return [[model.policy.get_submodule(name) for name in network] for network in known]
-
-
 def _check_own_extractor(policy: Any) -> None:
     """Refuse SAC's shared convolutions, which its critic would use quantized, its target not."""
     extractor = policy.actor.features_extractor
     if extractor is policy.critic.features_extractor and list(extractor.parameters()):
         raise QuarlError("QAT of SAC needs share_features_extractor=False: its target critic "
                          "has an extractor of its own")  # fmt: skip
-
-
-def _quantizers(parts: list[nn.Module]) -> list[TrainingQuantizer]:
-    return [quantizer for layer in qat_layers(parts) for quantizer in layer.quantizers()]
-
-
-def _target_updates(model: Any) -> int:
-    """How often SB3's DQN has updated its target network: it does so while it collects data."""
-    return model._n_calls // max(model.target_update_interval // model.n_envs, 1)
 
 
 def _follow_statistics(model: BaseAlgorithm, algo: str) -> None:

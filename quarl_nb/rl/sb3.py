@@ -9,8 +9,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import gymnasium as gym
-import numpy as np
 import torch
 
 from quarl_nb.errors import QuarlError, one_line
@@ -26,13 +24,12 @@ from quarl_nb.rl.safe_pickle import (
 from quarl_nb.rl.sb3_layers import (
     FAMILIES,
     Acting,
-    ActionSpace,
-    ObsSpace,
     Tensors,
     algorithm_of,
     build_policy,
 )
 from quarl_nb.rl.sb3_normalization import find_normalization
+from quarl_nb.rl.sb3_spaces import action_in, action_of, obs_in, obs_of
 
 logger = logging.getLogger(__name__)
 
@@ -91,8 +88,8 @@ def policy_from_model(
     actor = getattr(policy, "actor", None)
     acting = Acting(
         algorithm_of(tensors, vars(model)),
-        _obs_of(model.observation_space),
-        _action_of(model.action_space),
+        obs_of(model.observation_space),
+        action_of(model.action_space),
         activation_kind(getattr(policy.activation_fn, "__name__", repr(policy.activation_fn))),
         squash=bool(policy.squash_output),
         clip_mean=float(getattr(actor, "clip_mean", 2.0)),
@@ -185,8 +182,8 @@ def _acting_of(
     squash = kwargs.get("squash_output", algo == "ars" and not linear_ars)
     return Acting(
         algo,
-        _obs_in(_object(data, "observation_space")),
-        _action_in(_object(data, "action_space"), env_id),
+        obs_in(_object(data, "observation_space")),
+        action_in(_object(data, "action_space"), env_id),
         known or (activation and activation_kind(activation)),
         squash=str(squash) == "True",
         clip_mean=float(kwargs.get("clip_mean", 2.0)),
@@ -208,58 +205,6 @@ def _check_known(module: str, extractor: str | None) -> None:
         raise QuarlError(
             f"unsupported features extractor '{extractor}'; known: FlattenExtractor, NatureCNN"
         )
-
-
-def _obs_of(space: gym.Space) -> ObsSpace:
-    if not isinstance(space, gym.spaces.Box):
-        raise QuarlError(f"unsupported observation space {type(space).__name__}; known: Box")
-    image = space.dtype == np.uint8 and len(space.shape) == 3
-    return ObsSpace(space.shape, bool(image and not space.low.any() and (space.high == 255).all()))
-
-
-def _action_of(space: gym.Space) -> ActionSpace:
-    if isinstance(space, gym.spaces.Discrete):
-        return ActionSpace(n=int(space.n))
-    if isinstance(space, gym.spaces.Box):
-        return ActionSpace(low=space.low, high=space.high)
-    raise QuarlError(f"unsupported action space {type(space).__name__}; known: Box, Discrete")
-
-
-def _obs_in(text: Mapping[str, Any]) -> ObsSpace:
-    if not str(text.get(":type:")).endswith(".Box'>"):
-        raise QuarlError(f"unsupported observation space {text.get(':type:')}; known: Box")
-    shape = _shape_in(text)
-    image = text.get("dtype") == "uint8" and len(shape) == 3
-    bounds = [set(_numbers(text.get(key))) for key in ("low", "high")]
-    return ObsSpace(shape, image and bounds == [{0.0}, {255.0}])
-
-
-def _action_in(text: Mapping[str, Any], env_id: str | None) -> ActionSpace:
-    kind = str(text.get(":type:"))
-    if kind.endswith(".Discrete'>"):
-        return ActionSpace(n=int(text["n"]))
-    if not kind.endswith(".Box'>"):
-        raise QuarlError(f"unsupported action space {kind}; known: Box, Discrete")
-    shape = _shape_in(text)
-    low, high = (np.array(_numbers(text.get(k)), np.float32) for k in ("low", "high"))
-    if low.size == high.size == int(np.prod(shape)):
-        return ActionSpace(low=low.reshape(shape), high=high.reshape(shape))
-    if env_id is None:
-        return ActionSpace()
-    # numpy abbreviates arrays of over a thousand numbers, and old files may lack the bounds.
-    from quarl_nb.rl.envs import make_env
-
-    env = make_env(env_id)
-    env.close()
-    return _action_of(env.action_space)
-
-
-def _shape_in(text: Mapping[str, Any]) -> tuple[int, ...]:
-    return tuple(int(x) for x in _numbers(text.get("_shape", text.get("shape"))))
-
-
-def _numbers(text: Any) -> list[float]:
-    return [float(x) for x in re.findall(r"[-+]?(?:inf|\d+\.?\d*(?:e[-+]?\d+)?)", str(text))]
 
 
 def _object(data: Mapping[str, Any], key: str) -> Mapping[str, Any]:

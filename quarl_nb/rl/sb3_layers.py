@@ -6,32 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 
 from quarl_nb.errors import QuarlError
 from quarl_nb.rl.layers import Layer
 from quarl_nb.rl.policies import Head, PolicyNet, PolicySpec
 from quarl_nb.rl.safe_pickle import ObsNormalization
+from quarl_nb.rl.sb3_spaces import ActionSpace, ObsSpace
 
 Tensors = Mapping[str, torch.Tensor]
-
-
-@dataclass(frozen=True)
-class ObsSpace:
-    """Shape of one observation, and whether it is a uint8 image of 0..255."""
-
-    shape: tuple[int, ...]
-    image: bool
-
-
-@dataclass(frozen=True)
-class ActionSpace:
-    """`n` actions, or boxes of [low, high], float32 arrays of one action's shape."""
-
-    n: int | None = None
-    low: np.ndarray | None = None
-    high: np.ndarray | None = None
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,8 @@ from quarl_nb.rl.air_navigation import ENV_ID, AirNavigationEnv
 from quarl_nb.rl.evaluate import Evaluation, evaluate
 from quarl_nb.rl.model import make_model
 from quarl_nb.rl.policies import PolicyNet
-from quarl_nb.rl.qat import export_qat, is_quantized, prepare_qat
+from quarl_nb.rl.qat import export_qat, prepare_qat
+from quarl_nb.rl.qat_networks import is_quantized
 from quarl_nb.rl.recipes import EARLY, get_recipe
 from quarl_nb.studies.policies import PolicySource, TrainedPolicies, select
 from quarl_nb.studies.ptq import FIRST_SEED, quantize_policy

@@ -23,7 +23,8 @@ from quarl_nb.rl.atari import is_atari
 from quarl_nb.rl.evaluate import evaluate
 from quarl_nb.rl.model import make_model
 from quarl_nb.rl.policies import PolicyNet
-from quarl_nb.rl.qat import export_qat, is_quantized, prepare_qat
+from quarl_nb.rl.qat import export_qat, prepare_qat
+from quarl_nb.rl.qat_networks import is_quantized
 from quarl_nb.rl.recipes import Recipe, get_recipe
 from quarl_nb.studies.ptq import ATARI_EPISODES, FIRST_SEED, quantize_policy
 from quarl_nb.studies.regularizers import (

@@ -12,7 +12,7 @@ from quarl_nb.quant import noise_like_error
 from quarl_nb.quant.qat import WeightQuantizer, qat_layers
 from quarl_nb.rl.layers import Layer
 from quarl_nb.rl.policies import PolicyNet
-from quarl_nb.rl.qat import ACTING
+from quarl_nb.rl.qat_networks import ACTING
 
 
 class WeightNoise(WeightQuantizer):

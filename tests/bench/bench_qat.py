@@ -14,7 +14,9 @@ from stable_baselines3.common.base_class import BaseAlgorithm
 
 from quarl_nb.processes import keep_freed_memory
 from quarl_nb.rl.model import make_model
-from quarl_nb.rl.qat import QuantDelay, is_quantized, prepare_qat
+from quarl_nb.rl.qat import prepare_qat
+from quarl_nb.rl.qat_networks import is_quantized
+from quarl_nb.rl.quant_delay import QuantDelay
 from quarl_nb.rl.recipes import get_recipe
 
 REPEATS = 3

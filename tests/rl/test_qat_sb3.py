@@ -22,7 +22,9 @@ from quarl_nb.quant.qat import InputQuantizer, QATLayer, WeightQuantizer, qat_la
 from quarl_nb.rl.checkpoint import Progress, load_checkpoint, save_checkpoint
 from quarl_nb.rl.fast_cnn import FAST_CNN_POLICIES, FastNatureCNN
 from quarl_nb.rl.policies import load_policy, save_policy
-from quarl_nb.rl.qat import QuantDelay, export_qat, is_quantized, prepare_qat
+from quarl_nb.rl.qat import export_qat, prepare_qat
+from quarl_nb.rl.qat_networks import is_quantized
+from quarl_nb.rl.quant_delay import QuantDelay
 
 PLAIN: dict[str, Any] = {"device": "cpu", "seed": 0}
 OFF = PLAIN | {"learning_starts": 20, "buffer_size": 500, "batch_size": 16, "train_freq": 2}

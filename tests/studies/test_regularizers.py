@@ -12,7 +12,8 @@ from torch.nn import functional as F
 
 from quarl_nb.quant import parse_precision, quantize_aware, quantize_module
 from quarl_nb.rl.policies import PolicyNet
-from quarl_nb.rl.qat import export_qat, is_quantized, prepare_qat
+from quarl_nb.rl.qat import export_qat, prepare_qat
+from quarl_nb.rl.qat_networks import is_quantized
 from quarl_nb.studies.regularizers import (
     WeightNoise,
     noise_for_quantization,

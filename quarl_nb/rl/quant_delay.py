@@ -1,0 +1,94 @@
+"""The callback that lets quantization-aware training begin after its delay."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from stable_baselines3.common.callbacks import BaseCallback
+
+from quarl_nb.errors import QuarlError
+from quarl_nb.quant.qat import QATLayer, qat_layers
+from quarl_nb.rl.qat_networks import (
+    is_quantized,
+    qat_algorithm,
+    qat_networks,
+    training_quantizers,
+)
+
+logger = logging.getLogger(__name__)
+
+
+class QuantDelay(BaseCallback):
+    """Starts quantization after `delay` environment steps, in acting and target networks at once.
+
+    What does not train at present is quantized once and not at every use: the acting network while
+    SB3 collects data, DQN's target network from one of its updates to the next.
+
+    Raises:
+        QuarlError: the delay is no number of steps; (in `learn`) the run is not longer than the
+            delay, of a model that is not yet quantized.
+    """
+
+    def __init__(self, delay: int) -> None:
+        super().__init__()
+        if not isinstance(delay, int) or delay < 0:
+            raise QuarlError(f"quant_delay is {delay!r}; allowed: 0 or more environment steps")
+        self.delay = delay
+
+    def _on_training_start(self) -> None:
+        self.started = is_quantized(self.model)
+        total = self.locals["total_timesteps"]
+        if not self.started and self.delay >= total:
+            raise QuarlError(f"quant_delay {self.delay} is not shorter than the run, {total} steps")
+        networks = qat_networks(self.model)
+        self.acting_layers = list(qat_layers(networks[0]))
+        # Other algorithms move their target network at every update.
+        steady = networks[1:] if qat_algorithm(self.model) == "dqn" else []
+        self.target_layers = [layer for parts in steady for layer in qat_layers(parts)]
+        self.target_updates = -1
+        self.networks = [training_quantizers(parts) for parts in networks]
+
+    def _on_rollout_start(self) -> None:
+        self._hold(self.acting_layers, True)
+
+    def _on_rollout_end(self) -> None:
+        self._hold(self.acting_layers, False)
+        if self.target_layers and self.target_updates != (updates := _target_updates(self.model)):
+            self._hold(self.target_layers, True)  # anew: what was held is forgotten
+            self.target_updates = updates
+
+    def _hold(self, layers: list[QATLayer], holding: bool) -> None:
+        for layer in layers:
+            layer.holding = holding
+
+    def _on_step(self) -> bool:
+        if not self.started and self.num_timesteps >= self.delay:
+            self._start()
+        return True
+
+    def _on_training_end(self) -> None:
+        # A run that is stopped ends within a rollout.
+        self._hold(self.acting_layers + self.target_layers, False)
+        if not self.started:
+            logger.warning(
+                "quantization never began: the run ended %s",
+                "before its delay was over" if self.num_timesteps < self.delay
+                else "before every layer had seen a training batch and another step",
+            )  # fmt: skip
+
+    def _start(self) -> None:
+        acting, *targets = self.networks
+        if not all(quantizer.observed for quantizer in acting):
+            return
+        for quantizer in acting:
+            quantizer.start()
+        for target in targets:
+            for source, quantizer in zip(acting, target, strict=True):
+                quantizer.load_state_dict(source.state_dict())
+        self.started = True
+
+
+def _target_updates(model: Any) -> int:
+    """How often SB3's DQN has updated its target network: it does so while it collects data."""
+    return model._n_calls // max(model.target_update_interval // model.n_envs, 1)
