@@ -20,16 +20,21 @@ _X86 = ("x86_64", "AMD64")
 def cpu_model(cpuinfo: Path = CPUINFO) -> str | None:
     """The processor's name as the system gives it, None where it gives none.
 
-    Of an x86 processor without AVX-512 it says so. Virtual machines give several generations one
-    name: "AMD EPYC" is a Zen 5 as well as a Zen 3, which has no instructions for products in
-    int8 and bf16.
+    Virtual machines give generations of different speed one name. Of three that are all an
+    "AMD EPYC", only Zen 5 keeps it; Zen 4, whose AVX-512 is half as wide, becomes "(Zen 4)", and
+    Zen 3 "(AVX2)", as does any x86 processor that has no AVX-512.
     """
-    found = re.search(r"^(?:model name|Model)\s*:\s*(.+)$", _text(cpuinfo), re.MULTILINE)
+    text = _text(cpuinfo)
+    found = re.search(r"^(?:model name|Model)\s*:\s*(.+)$", text, re.MULTILINE)
     if found is None:
         name = command_output("sysctl", "-n", "machdep.cpu.brand_string") or platform.processor()
         return name or None
     name, features = found[1].strip(), cpu_features(cpuinfo)
-    return f"{name} (AVX2)" if "avx2" in features and "avx512f" not in features else name
+    if "avx2" in features and "avx512f" not in features:
+        return f"{name} (AVX2)"
+    family = re.search(r"^cpu family\s*:\s*(\d+)$", text, re.MULTILINE)
+    zen_3_or_4 = name.startswith("AMD") and family is not None and family[1] == "25"
+    return f"{name} (Zen 4)" if zen_3_or_4 else name
 
 
 @cache

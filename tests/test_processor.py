@@ -4,8 +4,12 @@ import pytest
 
 from quarl_nb import processor
 
-ZEN_3 = "processor\t: 0\nmodel name\t: AMD EPYC\nflags\t\t: fpu avx avx2 sha_ni hypervisor\n"
-ZEN_5 = ZEN_3.replace("avx2", "avx2 avx512f avx512_vnni avx512_bf16 avx_vnni")
+ZEN_3 = (
+    "processor\t: 0\ncpu family\t: 25\nmodel name\t: AMD EPYC\n"
+    "flags\t\t: fpu avx avx2 sha_ni hypervisor\n"
+)
+ZEN_4 = ZEN_3.replace("avx2", "avx2 avx512f avx512_vnni avx512_bf16")
+ZEN_5 = ZEN_4.replace("family\t: 25", "family\t: 26").replace("bf16", "bf16 avx_vnni")
 XEON = "model name\t: Intel(R) Xeon(R) Processor\nflags\t\t: avx2 avx512f amx_bf16 amx_int8\n"
 PI_5 = "processor\t: 0\nFeatures\t: fp asimd asimddp\n\nModel\t\t: Raspberry Pi 5 Model B\n"
 
@@ -23,8 +27,9 @@ def cpuinfo(tmp_path, monkeypatch):
     return write
 
 
-def test_a_processor_without_avx512_says_so_in_its_name(cpuinfo):
+def test_generations_of_one_name_are_told_apart(cpuinfo):
     assert processor.cpu_model(cpuinfo(ZEN_3)) == "AMD EPYC (AVX2)"
+    assert processor.cpu_model(cpuinfo(ZEN_4)) == "AMD EPYC (Zen 4)"
     assert processor.cpu_model(cpuinfo(ZEN_5)) == "AMD EPYC"
     assert processor.cpu_model(cpuinfo(PI_5)) == "Raspberry Pi 5 Model B"
 
