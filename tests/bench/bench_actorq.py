@@ -12,6 +12,7 @@ import statistics
 import sys
 import time
 from contextlib import nullcontext
+from typing import Any
 from unittest.mock import patch
 
 import torch
@@ -118,7 +119,9 @@ def bench_learner(updates: int = 8, batch_size: int = 128) -> None:
 def bench_loop() -> None:
     """Environment steps per second: ActorQ in fp32 with one actor against SB3's learn()."""
     torch.set_num_threads(2)
-    options = dict(batch_size=64, learning_starts=500, train_freq=4, gradient_steps=1)
+    options: dict[str, Any] = dict(
+        batch_size=64, learning_starts=500, train_freq=4, gradient_steps=1
+    )
     ratios = []
     for seed in range(3):
         theirs = make_algorithm("dqn", "CartPole-v1", 256, seed, **options)

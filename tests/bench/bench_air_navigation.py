@@ -34,7 +34,7 @@ def vector_rate() -> tuple[float, float]:
     wall_start, cpu_start = time.perf_counter(), time.process_time()
     for action in actions:
         _, _, terminated, truncated, _ = env.step(action)
-        begun += np.count_nonzero(terminated | truncated)
+        begun += int(np.count_nonzero(terminated | truncated))
     steps = STEPS * ARENAS - begun
     return steps / (time.perf_counter() - wall_start), steps / (time.process_time() - cpu_start)
 

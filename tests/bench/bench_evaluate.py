@@ -48,7 +48,10 @@ def sb3_rate(episodes: int) -> float:
     torch.set_num_threads(2)
     model = stock_model()
     started = time.perf_counter()
-    _, lengths = evaluate_policy(model, model.get_env(), episodes, return_episode_rewards=True)
+    env = model.get_env()
+    assert env is not None
+    _, lengths = evaluate_policy(model, env, episodes, return_episode_rewards=True)
+    assert isinstance(lengths, list)
     return sum(lengths) / (time.perf_counter() - started)
 
 

@@ -11,6 +11,7 @@ import time
 
 import torch
 from stable_baselines3.common.base_class import BaseAlgorithm
+from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 
 from quarl_nb.processes import keep_freed_memory
 from quarl_nb.rl.model import make_model
@@ -39,7 +40,8 @@ def main() -> None:
     torch.set_flush_denormal(True)  # as the study trains
     for name in sys.argv[1:] or CASES:
         target, steps = CASES[name]
-        models, callbacks = {"fp32": make(name)}, {"fp32": None}
+        models = {"fp32": make(name)}
+        callbacks: dict[str, QuantDelay | None] = {"fp32": None}
         for method in METHODS:
             models[method] = make(name)
             callbacks[method] = prepare_qat(models[method], bits=8, method=method)
@@ -54,6 +56,7 @@ def main() -> None:
             ratio = min(seconds[method]) / min(seconds["fp32"])
             print(f"qat {method:6s} {name:30s} {ratio:.2f}x fp32 (target {target}x)", flush=True)
         for model in models.values():
+            assert model.env is not None
             model.env.close()
 
 
@@ -65,11 +68,13 @@ def make(name: str) -> BaseAlgorithm:
     return make_model(recipe, seed=0)
 
 
-def warm_up(model: BaseAlgorithm, callback) -> None:
+def warm_up(model: BaseAlgorithm, callback: QuantDelay | None) -> None:
     """Train until quantization has begun: two rollouts, or the warm-up and an update."""
-    on_policy = hasattr(model, "n_steps") and hasattr(model, "rollout_buffer")
     # DQN on CartPole trains every 256 steps, and quantization begins after an update.
-    model.learn(2 * model.n_steps * model.n_envs if on_policy else 1_000, callback=callback)
+    steps = 1_000
+    if isinstance(model, OnPolicyAlgorithm):
+        steps = 2 * model.n_steps * model.n_envs
+    model.learn(steps, callback=callback)
 
 
 def wall_s(model: BaseAlgorithm, steps: int, callback: QuantDelay | None) -> float:

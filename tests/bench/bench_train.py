@@ -63,20 +63,20 @@ def our_model(recipe: Recipe) -> BaseAlgorithm:
     return make_model(recipe, seed=0, n_threads=2)
 
 
-def stock_model(recipe: Recipe) -> BaseAlgorithm:
+def stock_model(recipe: Recipe, seed: int = 0) -> BaseAlgorithm:
     """The same recipe of an Atari game in SB3 as its documentation shows it.
 
     Its optimizers are the algorithms' own; prioritized replay, which SB3 has not, is ours here too.
     """
     one = recipe.n_envs == 1
     frames = make_atari_env(
-        recipe.env_id, recipe.n_envs, seed=0, vec_env_cls=DummyVecEnv if one else SubprocVecEnv
+        recipe.env_id, recipe.n_envs, seed=seed, vec_env_cls=DummyVecEnv if one else SubprocVecEnv
     )
     arguments = {k: v for k, v in recipe.hyperparameters.items() if k != "policy_kwargs"}
     kind = ALGORITHMS[recipe.algo]
     if arguments.get("replay_buffer_class") == "prioritized":
         kind, arguments["replay_buffer_class"] = PrioritizedDQN, PrioritizedReplayBuffer
-    return kind("CnnPolicy", VecFrameStack(frames, 4), seed=0, device="cpu",
+    return kind("CnnPolicy", VecFrameStack(frames, 4), seed=seed, device="cpu",
                 policy_kwargs=dict(features_extractor_kwargs=dict(features_dim=128)),
                 **arguments)  # fmt: skip
 

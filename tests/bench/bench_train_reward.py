@@ -31,6 +31,7 @@ def main() -> None:
     """Print the returns of both, their difference and its bootstrap interval."""
     options = parse()
     torch.set_num_threads(options.threads)
+    torch.set_flush_denormal(True)  # as `train` has it
     recipe = get_recipe(f"{options.algo}-{options.game}NoFrameskip-v4")
     recipe = replace(recipe, timesteps=options.steps)
     makers = {
@@ -46,17 +47,20 @@ def main() -> None:
             returns[name].append(last_returns(model))
             print(f"seed {seed}  {name:10s} return {first.mean:8.2f} at first, "
                   f"{returns[name][-1].mean():8.2f} at last, {wall_s:5.0f} s", flush=True)
+            assert model.env is not None
             model.env.close()
     report(recipe.name, options, returns)
 
 
 class FirstReturn(BaseCallback):
-    """The mean return of the games that are over after `FIRST_STEPS` steps: of little skill."""
+    """The mean return of the games that are over after `FIRST_STEPS` steps, or the first that is
+    over later: of little skill."""
 
     mean = float("nan")
 
     def _on_step(self) -> bool:
-        if np.isnan(self.mean) and self.num_timesteps >= FIRST_STEPS:
+        some = self.num_timesteps >= FIRST_STEPS and self.model.ep_info_buffer
+        if some and np.isnan(self.mean):
             self.mean = float(last_returns(self.model).mean())
         return True
 
