@@ -58,8 +58,8 @@ RULES: Mapping[str, Rule] = {
         edge.rules.larger_int8_faster,
         edge.rules.resident_memory_smaller,
         edge.rules.fp32_exceeds_memory,
-        edge.rules.success_falls,
-        edge.rules.few_bits_pay,
+        edge.success_rules.success_falls,
+        edge.success_rules.few_bits_pay,
     )
 }
 # A claim about PTQ rests on our own policies, the public agents, and the statistics of both; one

@@ -25,6 +25,11 @@ class Finding:
     keys: tuple[str, ...] = ()
 
 
+def measured(records: pd.DataFrame) -> pd.DataFrame:
+    """The records that may decide: all but those of the smoke profile."""
+    return records[records["profile"] != "smoke"] if len(records) else records
+
+
 def keys_of(rows: pd.DataFrame) -> tuple[str, ...]:
     """The records behind some rows, each once: those of the column `keys`."""
     return tuple(dict.fromkeys(key for keys in rows["keys"] for key in keys))

@@ -116,7 +116,7 @@ def test_swapping_is_judged_by_the_bytes() -> None:
 )
 def test_the_fall_at_int8_is_compared_with_the_published_one(rate, verdict) -> None:
     rates = {("int8", "minmax"): rate, ("int8", "per_channel"): 0.89}
-    found = edge.rules.success_falls(flights(rates), low=0.11, high=0.15)
+    found = edge.success_rules.success_falls(flights(rates), low=0.11, high=0.15)
     assert found.verdict == verdict
     assert f"Policy I {100 * (0.9 - rate):.1f} [" in found.measured
     assert "least: Policy I 1.0 (per_channel)" in found.measured
@@ -135,7 +135,7 @@ def test_a_fall_with_no_more_success_than_published_is_told_apart(learned, early
         flights({("int8", "minmax"): learned}),
         flights({("int8", "minmax"): early}, base=0.6, networks={"Policy I": "64x3"}, ending=EARLY),
     ], ignore_index=True)  # fmt: skip
-    found = edge.rules.success_falls(records, low=0.11, high=0.15)
+    found = edge.success_rules.success_falls(records, low=0.11, high=0.15)
     assert found.verdict == verdict
     told = found.measured.split("; with no more success than published: Policy I, stopped early ")
     assert told[1].startswith(f"{100 * (0.6 - early):.1f} [")
@@ -144,12 +144,12 @@ def test_a_fall_with_no_more_success_than_published_is_told_apart(learned, early
 
 def test_a_fall_needs_episodes_and_all_three_policies() -> None:
     few = flights({("int8", "minmax"): 0.75}, episodes=20)
-    found = edge.rules.success_falls(few, low=0.11, high=0.15)
+    found = edge.success_rules.success_falls(few, low=0.11, high=0.15)
     assert found.verdict == "inconclusive" and "only 20 episodes" in found.measured
     one = flights({("int8", "minmax"): 0.77}, networks={"Policy I": "64x3"})
-    assert edge.rules.success_falls(one, low=0.11, high=0.15).verdict == "inconclusive"
+    assert edge.success_rules.success_falls(one, low=0.11, high=0.15).verdict == "inconclusive"
     smoke = flights({("int8", "minmax"): 0.77}).assign(profile="smoke")
-    assert edge.rules.success_falls(smoke, low=0.11, high=0.15).verdict == "not measured"
+    assert edge.success_rules.success_falls(smoke, low=0.11, high=0.15).verdict == "not measured"
 
 
 @pytest.mark.parametrize(
@@ -163,7 +163,7 @@ def test_a_fall_needs_episodes_and_all_three_policies() -> None:
 )
 def test_few_bits_pay_where_nothing_is_lost_and_a_kernel_is_faster(rates, ratio, verdict) -> None:
     kernels, trained = on_the_board(dict.fromkeys(HIDDEN, ratio)), flights(rates, trainings=3)
-    found = edge.rules.few_bits_pay(pd.concat([kernels, trained]), ["affine5", "affine4"])
+    found = edge.success_rules.few_bits_pay(pd.concat([kernels, trained]), ["affine5", "affine4"])
     assert found.verdict == verdict
     assert "affine5 (QAT)" in found.measured and "its int8 kernel" in found.measured
     assert "affine4 (QAT) falls by points: Policy I 20.0" in found.measured
@@ -172,11 +172,11 @@ def test_few_bits_pay_where_nothing_is_lost_and_a_kernel_is_faster(rates, ratio,
 
 def test_few_bits_are_judged_on_the_papers_board_and_over_trainings() -> None:
     trained = flights(KEPT, trainings=3)
-    elsewhere = edge.rules.few_bits_pay(pd.concat([timed(), trained]), ["affine5"])
+    elsewhere = edge.success_rules.few_bits_pay(pd.concat([timed(), trained]), ["affine5"])
     assert elsewhere.verdict == "inconclusive"
     assert "not measured on a Raspberry Pi 3B" in elsewhere.measured
     board = on_the_board(dict.fromkeys(HIDDEN, 4.0))
-    once = edge.rules.few_bits_pay(pd.concat([board, flights(KEPT)]), ["affine5"])
+    once = edge.success_rules.few_bits_pay(pd.concat([board, flights(KEPT)]), ["affine5"])
     assert once.verdict == "inconclusive" and "only 1 of 3 trainings" in once.measured
     # Trainings that fall by 0, 0 and 8 points: pooled episodes would be certain of 1 to 4.
     fallen = trained[(trained["method"] != "qat") | (trained["precision"] == "affine5")]

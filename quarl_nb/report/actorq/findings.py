@@ -22,11 +22,6 @@ MIN_RUNS = 3  # "average over at least 3 runs", section 3
 MIN_REDRAWN_RUNS = 5
 
 
-def measured(records: pd.DataFrame) -> pd.DataFrame:
-    """The records that may decide: all but those of the smoke profile."""
-    return records[records["profile"] != "smoke"] if len(records) else records
-
-
 def preferred(rows: pd.DataFrame) -> pd.DataFrame:
     """The rows in the paper's setting, if there are any, else all."""
     own = papers_setting(rows)

@@ -15,14 +15,13 @@ from quarl_nb.report.actorq.findings import (
     MIN_REDRAWN_RUNS,
     finding,
     interval_of,
-    measured,
     missing_tasks,
     preferred,
     tasks_told,
     told,
 )
 from quarl_nb.report.actorq.runs import learning_runs, return_losses, speedups, steps_ratio
-from quarl_nb.report.findings import NOT_MEASURED, Finding, Verdict
+from quarl_nb.report.findings import NOT_MEASURED, Finding, Verdict, measured
 from quarl_nb.report.losses import percent
 from quarl_nb.report.pvalues import holm
 from quarl_nb.report.stats import ALPHA, MARGIN, Interval

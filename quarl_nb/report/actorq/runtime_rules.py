@@ -7,7 +7,6 @@ import pandas as pd
 from quarl_nb.report.actorq.findings import (
     finding,
     interval_of,
-    measured,
     missing_tasks,
     preferred,
     tasks_told,
@@ -15,7 +14,7 @@ from quarl_nb.report.actorq.findings import (
 )
 from quarl_nb.report.actorq.parts import by_actor, communication_speedups, step_parts
 from quarl_nb.report.actorq.runs import learning_runs
-from quarl_nb.report.findings import NOT_MEASURED, Finding, Verdict, keys_of
+from quarl_nb.report.findings import NOT_MEASURED, Finding, Verdict, keys_of, measured
 from quarl_nb.report.stats import MARGIN, Interval
 
 

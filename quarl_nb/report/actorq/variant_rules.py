@@ -10,10 +10,10 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from quarl_nb.report.actorq.findings import interval_of, measured
+from quarl_nb.report.actorq.findings import interval_of
 from quarl_nb.report.actorq.tables import loss_text
 from quarl_nb.report.actorq.variants import VARIANTS, variant_rows
-from quarl_nb.report.findings import NOT_MEASURED, Finding, Verdict, keys_of
+from quarl_nb.report.findings import NOT_MEASURED, Finding, Verdict, keys_of, measured
 from quarl_nb.report.losses import percent
 from quarl_nb.report.pvalues import holm
 from quarl_nb.report.stats import ALPHA

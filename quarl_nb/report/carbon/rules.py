@@ -9,14 +9,13 @@ from quarl_nb.report.actorq.findings import (
     MIN_REDRAWN_RUNS,
     finding,
     interval_of,
-    measured,
     missing_tasks,
     preferred,
     told,
 )
 from quarl_nb.report.actorq.runs import SETTING, speedups
 from quarl_nb.report.carbon.costs import ALL, costed_runs, emissions, mean_saving
-from quarl_nb.report.findings import NOT_MEASURED, Finding, Verdict
+from quarl_nb.report.findings import NOT_MEASURED, Finding, Verdict, measured
 
 INT8 = "int8/onnxruntime"
 

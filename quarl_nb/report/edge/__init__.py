@@ -4,20 +4,24 @@ from __future__ import annotations
 
 from quarl_nb.report.edge import (
     memory_figure,
+    places,
     rules,
     site,
     success,
     success_figures,
+    success_rules,
     tables,
     timings,
 )
 
 __all__ = [
     "memory_figure",
+    "places",
     "rules",
     "site",
     "success",
     "success_figures",
+    "success_rules",
     "tables",
     "timings",
 ]

@@ -1,0 +1,116 @@
+"""The rules that decide the claims of Appendix B.3 on success: Table 6's rates, and 4 to 5 bits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pandas as pd
+
+from quarl_nb.report.edge.places import elsewhere_text, on_papers_board, ratios_text, timed_rows
+from quarl_nb.report.edge.success import PLAIN, QAT, STOPPED, published_success, success_rows
+from quarl_nb.report.findings import MIN_EPISODES, NOT_MEASURED, Finding, Verdict, keys_of, measured
+from quarl_nb.report.pvalues import holm
+from quarl_nb.report.seeds import MIN_SEEDS
+from quarl_nb.report.stats import ALPHA, Interval
+
+
+def success_falls(records: pd.DataFrame, low: float, high: float) -> Finding:
+    """Success rate, fp32 minus int8 (min-max ranges), in every policy of Table 6.
+
+    Reproduced when the interval of each fall meets `low` to `high`, not reproduced when one lies
+    outside; unless policies that stopped learning at the published success all meet it. The text
+    tells which method loses least.
+    """
+    rates = success_rows(measured(records))
+    rows = rates[(rates["precision"] == "int8") & rates["fall"].notna()] if len(rates) else rates
+    if not len(rows):
+        return NOT_MEASURED
+    early = rows["policy"].str.endswith(STOPPED)
+    plain, stopped = (side[side["method"] == PLAIN] for side in (rows[~early], rows[early]))
+    if not len(plain):
+        return NOT_MEASURED
+    meets, theirs = ((side["fall_low"] <= high) & (side["fall_high"] >= low)
+                     for side in (plain, stopped))  # fmt: skip
+    every = {*plain["policy"]} >= {*published_success()["policy"]}
+    verdict: Verdict = "not reproduced"
+    if meets.all():
+        verdict = "reproduced" if every else "inconclusive"
+    elif len(stopped) and theirs.all():
+        verdict = "inconclusive"  # it depends on how much was learned
+    text = f"fall in points at int8: {_falls_text(plain)}"
+    others = rows[(rows["method"] != PLAIN) & ~early]
+    if len(others):
+        best = others.loc[others.groupby("policy")["fall"].idxmin()]
+        text += "; least: " + ", ".join(f"{row.policy} {100 * row.fall:.1f} ({row.method})"
+                                        for row in best.itertuples())  # fmt: skip
+    if len(stopped):
+        text += f"; with no more success than published: {_falls_text(stopped)}"
+    worst = plain.loc[plain["fall"].idxmax()]
+    interval = Interval(worst["fall"], worst["fall_low"], worst["fall_high"])
+    told = pd.concat([plain, stopped])
+    return _enough(Finding(verdict, text, interval, keys_of(told)), told)
+
+
+def _falls_text(rows: pd.DataFrame) -> str:
+    return "; ".join(
+        f"{row.policy} {100 * row.fall:.1f} [{100 * row.fall_low:.1f}, {100 * row.fall_high:.1f}]"
+        for row in rows.itertuples()
+    )
+
+
+def few_bits_pay(records: pd.DataFrame, precisions: Sequence[str]) -> Finding:
+    """QAT at each of `precisions`, and the narrowest kernels that hold them.
+
+    Reproduced when at the first of `precisions` every policy of Table 6 is without loss (5 %, over
+    trainings) and its kernel is surely faster than fp32 in some policy and runtime on the paper's
+    board. Not reproduced when a policy loses more (Holm) or no kernel is faster there. The text
+    tells the other precisions too.
+    """
+    rates, times = success_rows(measured(records)), timed_rows(records)
+    rows = rates[(rates["method"] == QAT) & rates["precision"].isin([*precisions])
+                 & rates["fall"].notna()] if len(rates) else rates  # fmt: skip
+    first = rows[rows["precision"] == precisions[0]] if len(rows) else rows
+    times = times[(times["source"] == "measured") & times["speedup"].notna()
+                  & (times["policy"] != "")] if len(times) else times  # fmt: skip
+    if not len(first) or not len(times):
+        return NOT_MEASURED
+    kernels = times[times["precision"].isin(first["kernel"])]
+    if kernels.empty:
+        return NOT_MEASURED
+    kept = (first["p_no_loss"] <= ALPHA).all()
+    lost = (holm(first["p_loss"].tolist()) <= ALPHA).any()
+    every = {*first["policy"]} >= {*published_success()["policy"]}
+    trained = int(first["trainings"].min())
+    board = on_papers_board(kernels)
+    there = kernels[board]
+    verdict: Verdict = "inconclusive"
+    if trained >= MIN_SEEDS and (lost or (board.any() and (there["speedup_high"] < 1).all())):
+        verdict = "not reproduced"
+    elif trained >= MIN_SEEDS and kept and every and (there["speedup_low"] > 1).any():
+        verdict = "reproduced"
+    text = "; ".join(_few_bits_text(rows[rows["precision"] == precision], times)
+                     for precision in precisions if precision in set(rows["precision"]))
+    if trained < MIN_SEEDS:
+        text += f" (only {trained} of {MIN_SEEDS} trainings)"
+    text += elsewhere_text(board)
+    best = kernels.loc[kernels["speedup"].idxmax()]
+    interval = Interval(best["speedup"], best["speedup_low"], best["speedup_high"])
+    keys = dict.fromkeys([*keys_of(first), *keys_of(kernels)])
+    return _enough(Finding(verdict, text, interval, tuple(keys)), first)
+
+
+def _few_bits_text(rates: pd.DataFrame, times: pd.DataFrame) -> str:
+    kernel = rates["kernel"].iloc[0]
+    falls = ", ".join(f"{row.policy} {100 * row.fall:.1f}" for row in rates.itertuples())
+    timed = times[times["precision"] == kernel]
+    return (f"{rates['precision'].iloc[0]} (QAT) falls by points: {falls}; its {kernel} kernel "
+            f"over fp32: {ratios_text(timed)}")  # fmt: skip
+
+
+def _enough(finding: Finding, rates: pd.DataFrame) -> Finding:
+    fewest = int(rates["episodes"].min())
+    if fewest >= MIN_EPISODES:
+        return finding
+    return replace(finding, verdict="inconclusive",
+                   measured=f"{finding.measured} (only {fewest} episodes)")  # fmt: skip
