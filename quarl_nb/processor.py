@@ -22,7 +22,8 @@ def cpu_model(cpuinfo: Path = CPUINFO) -> str | None:
 
     Virtual machines give generations of different speed one name. Of three that are all an
     "AMD EPYC", only Zen 5 keeps it; Zen 4, whose AVX-512 is half as wide, becomes "(Zen 4)", and
-    Zen 3 "(AVX2)", as does any x86 processor that has no AVX-512.
+    Zen 3 "(AVX2)", as does any x86 processor that has no AVX-512. A Xeon that computes bfloat16
+    has AMX for it; one whose host hides that becomes "(no AMX)".
     """
     text = _text(cpuinfo)
     found = re.search(r"^(?:model name|Model)\s*:\s*(.+)$", text, re.MULTILINE)
@@ -32,6 +33,8 @@ def cpu_model(cpuinfo: Path = CPUINFO) -> str | None:
     name, features = found[1].strip(), cpu_features(cpuinfo)
     if "avx2" in features and "avx512f" not in features:
         return f"{name} (AVX2)"
+    if name.startswith("Intel") and "avx512_bf16" in features and "amx_bf16" not in features:
+        return f"{name} (no AMX)"
     family = re.search(r"^cpu family\s*:\s*(\d+)$", text, re.MULTILINE)
     zen_3_or_4 = name.startswith("AMD") and family is not None and family[1] == "25"
     return f"{name} (Zen 4)" if zen_3_or_4 else name

@@ -11,6 +11,7 @@ ZEN_3 = (
 ZEN_4 = ZEN_3.replace("avx2", "avx2 avx512f avx512_vnni avx512_bf16")
 ZEN_5 = ZEN_4.replace("family\t: 25", "family\t: 26").replace("bf16", "bf16 avx_vnni")
 XEON = "model name\t: Intel(R) Xeon(R) Processor\nflags\t\t: avx2 avx512f amx_bf16 amx_int8\n"
+NO_AMX = XEON.replace("amx_bf16 amx_int8", "avx512_vnni avx512_bf16")
 PI_5 = "processor\t: 0\nFeatures\t: fp asimd asimddp\n\nModel\t\t: Raspberry Pi 5 Model B\n"
 
 
@@ -31,6 +32,8 @@ def test_generations_of_one_name_are_told_apart(cpuinfo):
     assert processor.cpu_model(cpuinfo(ZEN_3)) == "AMD EPYC (AVX2)"
     assert processor.cpu_model(cpuinfo(ZEN_4)) == "AMD EPYC (Zen 4)"
     assert processor.cpu_model(cpuinfo(ZEN_5)) == "AMD EPYC"
+    assert processor.cpu_model(cpuinfo(XEON)) == "Intel(R) Xeon(R) Processor"
+    assert processor.cpu_model(cpuinfo(NO_AMX)) == "Intel(R) Xeon(R) Processor (no AMX)"
     assert processor.cpu_model(cpuinfo(PI_5)) == "Raspberry Pi 5 Model B"
 
 
