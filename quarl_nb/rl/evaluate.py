@@ -16,6 +16,8 @@ from quarl_nb.rl.atari import is_atari
 from quarl_nb.rl.envs import make_vec, reset_slots
 from quarl_nb.rl.exploration import RandomActions, random_actions_of
 
+RETURN_DIGITS = 7  # all seventeen would be a third of a record of a thousand episodes
+
 
 class Actor(Protocol):
     """What evaluation asks of a policy; `quarl_nb.rl.policy_net.PolicyNet` is one.
@@ -55,6 +57,11 @@ class Evaluation:
     @property
     def std(self) -> float:
         return float(np.std(self.returns))
+
+    def as_measured(self) -> dict[str, Any]:
+        """Each episode's return, to `RETURN_DIGITS`, length and seed, as records keep them."""
+        returns = [float(f"{value:.{RETURN_DIGITS}g}") for value in self.returns]
+        return {"returns": returns, "lengths": self.lengths, "seeds": self.seeds}
 
 
 def evaluate(

@@ -57,7 +57,7 @@ def learning_curve(result: Result, env_id: str, budget: Mapping[str, Any]) -> di
     """
     seeds = range(EVALUATION_SEED, EVALUATION_SEED + budget["episodes"])
     returns = [
-        evaluate(fast_policy(load_policy(snapshot.folder)), env_id, seeds).returns
+        evaluate(fast_policy(load_policy(snapshot.folder)), env_id, seeds).as_measured()["returns"]
         for snapshot in result.snapshots
     ]
     return {

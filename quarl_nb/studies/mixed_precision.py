@@ -199,7 +199,7 @@ def converge(
     seeds = range(budget["first_seed"], budget["first_seed"] + budget["episodes"])
     result = evaluate(trained.net, env_id, seeds)
     measured = {
-        "returns": result.returns, "lengths": result.lengths, "seeds": result.seeds,
+        **result.as_measured(),
         "timesteps": model.num_timesteps, "best_timesteps": trained.best_timesteps,
         "training_s": trained.training_s,
     }  # fmt: skip

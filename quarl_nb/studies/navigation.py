@@ -31,7 +31,6 @@ from quarl_nb.studies.watched import Schedule, Trained, train_watched
 from quarl_nb.study import Measurement
 
 OUTCOMES = ("success", "crash", "timeout")
-RETURN_DIGITS = 3  # of hundreds; the rest would be a third of a record of a thousand episodes
 QAT = "qat"
 FINE_TUNING_RATE = 1 / 3  # of the recipe's: the policy is to stay near where it is
 FINE_TUNING_WARM_UP = 1_000  # environment steps
@@ -131,9 +130,7 @@ def _fly(
     seeds = range(budget["first_seed"], budget["first_seed"] + budget["episodes"])
     result, outcomes = fly(net, seeds)
     return {
-        "returns": [round(value, RETURN_DIGITS) for value in result.returns],
-        "lengths": result.lengths,
-        "seeds": result.seeds,
+        **result.as_measured(),
         **{outcome: [int(found == outcome) for found in outcomes] for outcome in OUTCOMES},
         "weight_bytes": weight_bytes(original, precision),
     }

@@ -108,9 +108,7 @@ def measure_policy(
         random_actions=budget.get("random_actions", 0.0),
     )  # fmt: skip
     measured = {
-        "returns": result.returns,
-        "lengths": result.lengths,
-        "seeds": result.seeds,
+        **result.as_measured(),
         "weight_bytes": weight_bytes(subject.net, precision),
         "steps_per_s": sum(result.lengths) / result.wall_s,
     }

@@ -106,9 +106,7 @@ class QATStudy:
         result = evaluate(trained.net, recipe.env_id, seeds)
         weights = weight_statistics(trained.net, parse_precision("affine8"))
         measured = {
-            "returns": result.returns,
-            "lengths": result.lengths,
-            "seeds": result.seeds,
+            **result.as_measured(),
             "timesteps": model.num_timesteps,
             "best_timesteps": trained.best_timesteps,
             "training_s": trained.training_s,
@@ -120,7 +118,7 @@ class QATStudy:
                 precision: evaluate(
                     quantize_policy(trained.net, parse_precision(precision), recipe.env_id),
                     recipe.env_id, seeds,
-                ).returns
+                ).as_measured()["returns"]
                 for precision in budget["ptq"]
             }  # fmt: skip
         extra = {"hyperparameters_source": recipe.source}

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from quarl_nb.errors import QuarlError
-from quarl_nb.rl.evaluate import evaluate
+from quarl_nb.rl.evaluate import Evaluation, evaluate
 
 
 class SeedEnv(gym.Env):
@@ -93,6 +93,13 @@ def test_the_same_seeds_give_the_same_returns():
     second = evaluate(Lean(), "CartPole-v1", range(20), n_envs=7)
     assert first.returns == second.returns
     assert len(set(first.returns)) > 1
+
+
+def test_records_keep_seven_digits_of_a_return():
+    found = Evaluation([987.6608898639679, -1.234567891e-05, 1234567.0], [3, 1, 2], [7, 8, 9], 0.1)
+    assert found.as_measured() == {
+        "returns": [987.6609, -1.234568e-05, 1234567.0], "lengths": [3, 1, 2], "seeds": [7, 8, 9],
+    }  # fmt: skip
 
 
 def test_no_episodes_is_an_error():
