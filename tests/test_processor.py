@@ -43,12 +43,12 @@ def test_features_are_those_that_count_and_no_others(cpuinfo):
     assert processor.cpu_features(cpuinfo(PI_5)) == ("asimddp",)
 
 
-def test_who_computes_bf16_and_who_saturates(cpuinfo, monkeypatch):
+def test_where_bf16_is_faster_and_int8_saturates(cpuinfo, monkeypatch):
     found = [
-        (processor.computes_bf16(path), processor.saturates_int8(path))
-        for path in map(cpuinfo, (ZEN_3, ZEN_5, XEON))
+        (processor.bf16_is_faster(path), processor.saturates_int8(path))
+        for path in map(cpuinfo, (ZEN_3, ZEN_5, XEON, NO_AMX))
     ]
-    assert found == [(False, True), (True, False), (True, False)]
+    assert found == [(False, True), (True, False), (True, False), (False, False)]
     monkeypatch.setattr(processor.platform, "machine", lambda: "aarch64")
     assert not processor.saturates_int8(cpuinfo(PI_5))
 
@@ -58,7 +58,7 @@ def test_a_system_that_does_not_tell_is_taken_for_the_least(tmp_path, monkeypatc
     monkeypatch.setattr(processor.platform, "machine", lambda: "x86_64")
     assert processor.cpu_features(missing) == ()
     assert processor.saturates_int8(missing)
-    assert not processor.computes_bf16(missing)
+    assert not processor.bf16_is_faster(missing)
 
 
 def test_the_output_is_none_of_a_command_that_fails_or_is_missing():

@@ -63,7 +63,7 @@ def make_algorithm(
         if algo not in ("d4pg", "dqn"):
             raise QuarlError(f"{algo} has no autocast; allowed: d4pg, dqn")
         if training_dtype(torch.device(device)) != torch.bfloat16:
-            message = "this processor has no instructions for bfloat16: autocast makes it slower"
+            message = "this processor is slower in bfloat16 than in float32: autocast costs time"
             warnings.warn(message, RuntimeWarning, stacklevel=2)
         if algo == "d4pg":
             options["autocast"] = torch.bfloat16

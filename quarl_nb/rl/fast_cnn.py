@@ -20,19 +20,19 @@ from torch import nn
 from torch.nn import functional as F
 
 from quarl_nb.errors import QuarlError, check_choice
-from quarl_nb.processor import computes_bf16
+from quarl_nb.processor import bf16_is_faster
 
 NATURE_FILTERS = (32, 64, 64)
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def training_dtype(device: torch.device) -> torch.dtype:
-    """bfloat16 on a GPU and on a processor with instructions for it, float32 elsewhere.
+    """bfloat16 on a GPU and on a processor that is faster in it, float32 elsewhere.
 
-    Without them the networks of Atari train nine times as slowly in bfloat16 as in float32 (on a
-    Zen 3), layers of 1024 units eighty times.
+    Without instructions for it the networks of Atari train nine times as slowly in bfloat16 as in
+    float32 (on a Zen 3), layers of 1024 units eighty times.
     """
-    return torch.bfloat16 if device.type != "cpu" or computes_bf16() else torch.float32
+    return torch.bfloat16 if device.type != "cpu" or bf16_is_faster() else torch.float32
 
 
 class FastNatureCNN(NatureCNN):

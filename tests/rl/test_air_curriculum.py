@@ -134,7 +134,7 @@ def test_table_6_has_its_three_networks():
 
 @pytest.mark.parametrize(("fast", "large"), [(True, HalfDQNPolicy), (False, DQNPolicy)])
 def test_policy_iii_alone_trains_in_half_precision_where_that_is_faster(fast, large, monkeypatch):
-    monkeypatch.setattr("quarl_nb.rl.fast_cnn.computes_bf16", lambda: fast)
+    monkeypatch.setattr("quarl_nb.rl.fast_cnn.bf16_is_faster", lambda: fast)
     for policy, kind in {"II": DQNPolicy, "III": large}.items():
         assert type(make_model(get_recipe(f"dqn-AirNavigation-{policy}"), seed=0).policy) is kind
 

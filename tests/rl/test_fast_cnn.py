@@ -76,7 +76,7 @@ def test_a_single_decision_is_computed_in_fp32():
 
 @pytest.mark.parametrize("fast", [True, False])
 def test_half_precision_is_the_default_only_where_it_is_faster(fast, monkeypatch):
-    monkeypatch.setattr("quarl_nb.rl.fast_cnn.computes_bf16", lambda: fast)
+    monkeypatch.setattr("quarl_nb.rl.fast_cnn.bf16_is_faster", lambda: fast)
     net, obs = FastNatureCNN(SPACE, 16), frames(2)
     features = net(obs)
     net.dtype = torch.bfloat16 if fast else torch.float32

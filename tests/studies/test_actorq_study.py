@@ -128,8 +128,8 @@ def test_algorithms_that_cannot_be_made_say_why(arguments, message, monkeypatch)
 
 
 def test_half_precision_that_is_slower_is_told(monkeypatch):
-    monkeypatch.setattr("quarl_nb.rl.fast_cnn.computes_bf16", lambda: False)
-    with pytest.warns(RuntimeWarning, match="no instructions for bfloat16"):
+    monkeypatch.setattr("quarl_nb.rl.fast_cnn.bf16_is_faster", lambda: False)
+    with pytest.warns(RuntimeWarning, match="slower in bfloat16"):
         make_algorithm("dqn", "CartPole-v1", width=8, autocast="bf16")
 
 
