@@ -115,8 +115,8 @@ def claims_command(options: argparse.Namespace) -> int:
 def reproduce_command(options: argparse.Namespace) -> int:
     """Run a profile of every study, then draw every figure and table, then every notebook."""
     from quarl_nb.render import find_notebooks, render_all
-    from quarl_nb.report.readme import write_results
-    from quarl_nb.report.site import RESULTS, build
+    from quarl_nb.report.readme import write_scoreboard
+    from quarl_nb.report.site import SCOREBOARD, build
     from quarl_nb.studies import STUDIES, get_study
 
     root, store = project_root(), _store(None)
@@ -131,9 +131,9 @@ def reproduce_command(options: argparse.Namespace) -> int:
     # stays the same wherever this runs.
     written = {*build(store, root / "figures", options.profile),
                *build(store, root / "figures", SHOWN)}  # fmt: skip
-    results = root / "figures" / "full" / RESULTS
-    if results in written:
-        write_results(root / "README.md", results.read_text(encoding="utf-8"))
+    scoreboard = root / "figures" / SHOWN / SCOREBOARD
+    if scoreboard in written:
+        write_scoreboard(root / "README.md", scoreboard.read_text(encoding="utf-8"))
     logger.info("figures and tables: %d files in figures/", len(written))
     failures = render_all(notebooks, root / "notebooks" / "rendered", {"profile": SHOWN})
     return 1 if failures or any(statuses) else 0

@@ -1,4 +1,4 @@
-"""The README's part that is written from the records: verdicts, the first table, the gallery."""
+"""What is written from the records as Markdown: the README's scoreboard, and Table 4."""
 
 from __future__ import annotations
 
@@ -17,16 +17,6 @@ END = "<!-- end of results -->"
 DECIDED = ("reproduced", "not reproduced")
 VERDICTS = (*DECIDED, "inconclusive", "not measured")
 MEASURED_CHARACTERS = 220
-
-
-def results_markdown(found: pd.DataFrame, rows: pd.DataFrame) -> str:
-    """Scoreboard and Table 4 as Markdown.
-
-    Args:
-        found: `claims.verdicts`.
-        rows: `ptq.tables.ptq_rows`.
-    """
-    return f"{scoreboard(found)}\n{table4(rows)}"
 
 
 def scoreboard(found: pd.DataFrame) -> str:
@@ -48,12 +38,14 @@ def scoreboard(found: pd.DataFrame) -> str:
 
 
 def table4(rows: pd.DataFrame) -> str:
-    """Table 4, the measured part: published fp32 and int8 beside 8-bit affine weights here.
+    """A page of Table 4's measured part: published fp32 and int8 beside 8-bit affine weights here.
 
     Args:
         rows: `ptq.tables.ptq_rows`.
     """
-    lines = ["| Table 4 | fp32 published | measured [95 %] | int8 published "
+    lines = ["# Table 4: published beside measured", "",
+             "Simulated returns of one policy each; [how to read them](../../docs/method.md).", "",
+             "| policy | fp32 published | measured [95 %] | int8 published "
              "| 8-bit measured [95 %] | loss published | loss measured [95 %] | verdict |",
              "|---|---:|---:|---:|---:|---:|---:|---|"]  # fmt: skip
     measured = rows[rows["episodes"].notna()]
@@ -72,8 +64,8 @@ def table4(rows: pd.DataFrame) -> str:
     return "\n".join(lines) + "\n"
 
 
-def write_results(readme: Path, text: str) -> None:
-    """Put the results between their two marks in the README.
+def write_scoreboard(readme: Path, text: str) -> None:
+    """Put the scoreboard between its two marks in the README.
 
     Raises:
         QuarlError: the marks are not there.
@@ -81,7 +73,7 @@ def write_results(readme: Path, text: str) -> None:
     page = readme.read_text(encoding="utf-8")
     start, end = page.find(START), page.find(END)
     if not 0 <= start < end:
-        raise QuarlError(f"'{readme.name}' lacks the marks of the results")
+        raise QuarlError(f"'{readme.name}' lacks the marks of the scoreboard")
     write_atomically(readme, f"{page[: start + len(START)]}\n{text}{page[end:]}".encode())
 
 

@@ -8,16 +8,17 @@ from typing import Any, Protocol
 
 import pandas as pd
 
+from quarl_nb.paths import write_atomically
 from quarl_nb.report import actorq, carbon, edge, mixed_precision, ptq, qat
 from quarl_nb.report.artefacts import Drawing, Table, joined, save_table
 from quarl_nb.report.claims import verdicts
 from quarl_nb.report.losses import paired_losses
 from quarl_nb.report.ptq.weights import weights_frame
-from quarl_nb.report.readme import results_markdown
+from quarl_nb.report.readme import scoreboard, table4
 from quarl_nb.report.style import NothingToDrawError, save_figure
 from quarl_nb.store import ResultStore
 
-RESULTS = "results.md"  # what goes into the README
+SCOREBOARD, TABLE_4 = "scoreboard.md", "table4.md"  # in the README, and beside it
 WEIGHTS_AT = "affine4"
 Frames = Mapping[str, pd.DataFrame]
 
@@ -40,7 +41,7 @@ STUDIES = tuple(dict.fromkeys(study for report in REPORTS for study in report.ST
 
 
 def build(store: ResultStore, out: Path, profile: str) -> list[Path]:
-    """Write `out`/`profile`/ with every table, figure and results.md that the records allow.
+    """Write `out`/`profile`/ with every table, figure and page that the records allow.
 
     Args:
         store: where the records are.
@@ -112,7 +113,7 @@ def provenance(records: pd.DataFrame, name: str) -> dict[str, Any]:
 
 
 def _claims(frames: Frames, folder: Path) -> list[Path]:
-    """The verdicts as a table, and as the README shows them."""
+    """The verdicts as a table, and in short as the README shows them; Table 4 as a page."""
     found = verdicts(frames.__getitem__)
     every = joined(frames, STUDIES)
     deciding = every[every["key"].isin(set().union(*found["keys"]))]
@@ -120,7 +121,8 @@ def _claims(frames: Frames, folder: Path) -> list[Path]:
     kept = found.assign(records=[" ".join(keys) for keys in found["keys"]])
     source = provenance(deciding, "claims")
     paths = save_table(kept, found[columns], "claims", folder, source)
-    results = folder / RESULTS
     rows = ptq.tables.ptq_rows(joined(frames, ptq.site.EPISODES))
-    results.write_text(results_markdown(found, rows), encoding="utf-8")
-    return [*paths, results]
+    for name, text in ((SCOREBOARD, scoreboard(found)), (TABLE_4, table4(rows))):
+        write_atomically(folder / name, text.encode())
+        paths.append(folder / name)
+    return paths
