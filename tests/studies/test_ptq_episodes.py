@@ -58,3 +58,11 @@ def test_only_what_is_judged_plays_so_many_and_all_else_as_many_as_before():
     }
     assert played["ppo-CartPole-v1", "affine8", "minmax"] == 100
     assert played["ppo-QbertNoFrameskip-v4", "affine4", "minmax"] == 30
+
+
+def test_of_what_is_swept_every_width_plays_as_many():
+    name = "dqn-SeaquestNoFrameskip-v4"
+    cells = PTQ.cells({**PTQ.profiles["full"], "policies": [name]})
+    played = {(cell["precision"], cell["ranges"]): budget["episodes"] for cell, budget in cells}
+    assert {n for (_, ranges), n in played.items() if ranges == "minmax"} == {NEEDED[name]} == {200}
+    assert {n for (_, ranges), n in played.items() if ranges != "minmax"} == {30}
