@@ -44,8 +44,11 @@ class PolicyNet(nn.Module):
 
         return policy_from_model(model, env_id=env_id, **options)
 
-    def with_head(self, kind: str) -> PolicyNet:
-        """The same network, whose outputs another head without bounds turns into actions."""
+    def with_head(self, kind: str | None) -> PolicyNet:
+        """The same network, whose outputs another head without bounds turns into actions; itself
+        for None."""
+        if kind is None:
+            return self
         head = replace(self.spec.head, kind=kind)
         return PolicyNet(replace(self.spec, head=head), self.state_dict())
 

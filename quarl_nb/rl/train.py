@@ -147,9 +147,7 @@ class _Monitor(BaseCallback):
     def evaluate(self) -> Evaluation:
         self._check_finite()
         seeds = range(SELECTION_SEED, SELECTION_SEED + self.recipe.eval_episodes)
-        net = PolicyNet.from_sb3(self.model, env_id=self.recipe.env_id)
-        if self.recipe.head:
-            net = net.with_head(self.recipe.head)
+        net = PolicyNet.from_sb3(self.model, env_id=self.recipe.env_id).with_head(self.recipe.head)
         env_id = self.recipe.judged_in or self.recipe.env_id
         result = evaluate(net, env_id, seeds)
         self.progress.wall_s = time.perf_counter() - self.started

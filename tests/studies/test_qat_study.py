@@ -110,7 +110,9 @@ def test_a_run_is_no_longer_than_its_recipe_and_atari_has_one_seed_and_thirty_ep
     for most, ran in ((10**9, get_recipe(ddpg).timesteps), (5_000, 5_000)):
         (_, budget), *_ = cells(policies=[ddpg], max_timesteps=10**9, ddpg_timesteps=most)
         assert budget["timesteps"] == ran == 2 * budget["quant_delay"]
-    pong = cells(policies=["dqn-PongNoFrameskip-v4"], seeds=[0, 1], episodes=100)
+    pong = cells(policies=["dqn-PongNoFrameskip-v4"], seeds=[0, 1], episodes=100,
+                 max_timesteps=10**9, atari_timesteps=4_000)  # fmt: skip
+    assert {budget["timesteps"] for _, budget in pong} == {4_000}
     assert {cell["seed"] for cell, _ in pong} == {0}
     assert {budget["episodes"] for _, budget in pong} == {30}
 
@@ -244,14 +246,16 @@ def test_spread_of_greedy_actions():
     assert variance == pytest.approx(actions.var(0, correction=0).item(), rel=1e-4)
 
 
-def test_atari_runs_quantized():
-    recipe = get_recipe("a2c-PongNoFrameskip-v4")
+@pytest.mark.parametrize("precision", ["fp32", "affine4"])
+def test_atari_runs_quantized_or_not_and_acts_as_its_recipe_says(precision):
+    recipe = get_recipe("a2c-MsPacmanNoFrameskip-v4")
     model = make_model(replace(recipe, timesteps=320), seed=0)
-    cell = {"precision": "affine4", "method": "minmax", "regularizer": "none"}
+    cell = {"precision": precision, "method": "minmax", "regularizer": "none"}
     callbacks, export = qat.prepare(model, recipe, cell, 0)
     model.learn(320, callback=callbacks)
     net = export(model)
     assert net is not None and net.spec.env_id == recipe.env_id
+    assert net.spec.head.kind == recipe.head == "sample"
     assert spread_of_actions(model, np.zeros((3, 4, 84, 84), np.uint8))[0] > 0
     model.env.close()
 
