@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from quarl_nb.report.stats import RESAMPLES, Floats
+from quarl_nb.report.stats import ALPHA, RESAMPLES, Floats
 
 FEW = 12  # differences, up to which `sign_flip_p` is worth its 2^n signs
 
@@ -78,3 +78,22 @@ def holm(p_values: Sequence[float]) -> Floats:
     adjusted = np.empty_like(p)
     adjusted[order] = np.minimum(stepped, 1)
     return adjusted
+
+
+def at_least(p_values: Sequence[float], alpha: float = ALPHA) -> int:
+    """How many of these effects are real at the least, with a confidence of 1 - alpha.
+
+    The largest k whose partial conjunction, that fewer than k are real, is rejected by Simes' test
+    of the n - k + 1 largest p-values (Benjamini & Heller 2008, "Screening for partial conjunction
+    hypotheses", section 3). Such hypotheses are nested, so that going up to the first that stands
+    needs no correction.
+
+    Args:
+        p_values: one each, of independent tests.
+    """
+    p = np.sort(np.asarray(p_values, float))
+    for k in range(len(p)):
+        rest = p[k:]
+        if np.min(rest * len(rest) / np.arange(1, len(rest) + 1)) > alpha:
+            return k
+    return len(p)

@@ -277,6 +277,27 @@ def test_kept_until_five_or_six_bits():
     assert early.verdict == "not reproduced"
     unsure = qat.rules.qat_kept_until(planted(knee, noise=0.2))
     assert unsure.verdict == "inconclusive"
+    assert early.measured.endswith("(ddpg-Pendulum-v1, affine3)")  # the largest loss has its width
+
+
+def test_most_policies_must_keep_and_then_lose_it_themselves():
+    """Three of five keep their return and three lose it, but only one does the one, then the
+    other."""
+    names = [f"ppo-CartPole-v{i}" for i in range(5)]
+
+    def loss(policy: str, way: qat.gains.Way) -> float:
+        if policy in names[:2] or way[1] == "ptq":
+            return 0.0
+        return knee(policy, way) if policy == names[2] else 0.5 * (way != qat.gains.FP32)
+
+    frame = pd.concat([
+        planted(lambda _, way, name=name: loss(name, way), policies=["ppo-CartPole-v1"])
+        .assign(policy=name, key=lambda rows, name=name: name + rows["key"]) for name in names
+    ])  # fmt: skip
+    found = qat.rules.qat_kept_until(frame)
+    assert found.verdict == "inconclusive"
+    assert found.measured.startswith("3 of 5 policies without loss at 6 to 8 bits, 3 lose more "
+                                     "than 5 % at 2 to 4, 1 do both")  # fmt: skip
 
 
 def test_against_ptq_and_float32():
@@ -289,6 +310,10 @@ def test_against_ptq_and_float32():
 
     found = qat.rules.qat_beats_fp32(planted(better))
     assert found.verdict == "reproduced" and "in 2 of 3 policies" in found.measured
+    worse = qat.rules.qat_beats_fp32(planted(lambda _, way: 0.2 * (way == qat.gains.minmax(8))))
+    assert worse.interval.value == pytest.approx(-0.2, abs=0.01)
+    assert worse.interval.low < worse.interval.value < worse.interval.high < 0
+    assert "smallest gain -20" in worse.measured
     # In one policy QAT does not improve: "consistently" does not hold.
     assert qat.rules.qat_beats_ptq(planted(better)).verdict == "not reproduced"
 

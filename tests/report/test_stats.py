@@ -174,6 +174,22 @@ def test_holm_by_hand() -> None:
     assert pvalues.holm([0.9, 0.8]) == pytest.approx([1, 1])
 
 
+def test_effects_that_are_real_at_the_least_by_hand() -> None:
+    # All three: 3 * .01, 3/2 * .02, .5: .03. Two: 2 * .02, .5: .04. The last alone: .5.
+    assert pvalues.at_least([0.5, 0.01, 0.02]) == 2
+    assert pvalues.at_least([0.02, 0.02]) == 2 and pvalues.at_least([0.04, 0.9]) == 0
+    # Six ties of five seeds each: none stands out, all together are no accident.
+    assert pvalues.at_least([1 / 32] * 6) == 6 and pvalues.at_least([1 / 16] * 6) == 0
+    assert pvalues.at_least([0.04], alpha=0.01) == 0 == pvalues.at_least([])
+
+
+def test_effects_that_are_not_there_are_seldom_counted() -> None:
+    """Three of six are real, as certain as can be: a fourth is counted in 5 % of the draws."""
+    draws = np.random.default_rng(0).random((4000, 3))
+    counted = [pvalues.at_least([0.0, 0.0, 0.0, *nulls]) > 3 for nulls in draws]
+    assert 0.04 < np.mean(counted) < 0.06
+
+
 def test_sign_vectors_are_all_there_are_or_random_ones() -> None:
     few = pvalues.sign_vectors(3, np.random.default_rng(0))
     assert len({*map(tuple, few)}) == 8 and (few[0] == 1).all()

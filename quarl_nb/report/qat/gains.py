@@ -101,10 +101,10 @@ def gains(rows: pd.DataFrame, way: Way, reference: Way = FP32) -> pd.DataFrame:
         rows: of `trainings`.
 
     Returns:
-        policy, seeds (how many both have), episodes (fewest of a record), mean and reference (mean
-        returns over these seeds), mean_low, mean_high (95 % over them, NaN below `MIN_SEEDS`),
-        gain, low, high (likewise), p_gain, p_no_gain, p_loss, p_no_loss (small where it
-        gains, does not gain the margin, loses more than the margin, does not), keys.
+        policy, precision (of `way`), seeds (how many both have), episodes (fewest of a record),
+        mean and reference (mean returns over these seeds), mean_low, mean_high (95 % over them, NaN
+        below `MIN_SEEDS`), gain, low, high (likewise), p_gain, p_no_gain, p_loss, p_no_loss (small
+        where it gains, does not gain the margin, loses more than the margin, does not), keys.
     """
     found = []
     for policy, group in rows.groupby("policy", sort=True):
@@ -117,7 +117,7 @@ def gains(rows: pd.DataFrame, way: Way, reference: Way = FP32) -> pd.DataFrame:
         gain = ((ours["mean"] - theirs["mean"]) / scale).to_numpy(float)
         interval, mean = over_seeds(gain), over_seeds(ours["mean"].tolist())
         found.append({
-            "policy": policy, "seeds": len(seeds),
+            "policy": policy, "precision": way[0], "seeds": len(seeds),
             "episodes": int(min(ours["episodes"].min(), theirs["episodes"].min())),
             "mean": mean.value, "mean_low": mean.low, "mean_high": mean.high,
             "reference": theirs["mean"].mean(),
@@ -126,8 +126,9 @@ def gains(rows: pd.DataFrame, way: Way, reference: Way = FP32) -> pd.DataFrame:
             "p_loss": p_above(-gain, MARGIN), "p_no_loss": p_above(gain, -MARGIN),
             "keys": tuple(dict.fromkeys([*ours["key"], *theirs["key"]])),
         })  # fmt: skip
-    columns = ["policy", "seeds", "episodes", "mean", "mean_low", "mean_high", "reference", "gain",
-               "low", "high", "p_gain", "p_no_gain", "p_loss", "p_no_loss", "keys"]  # fmt: skip
+    columns = ["policy", "precision", "seeds", "episodes", "mean", "mean_low", "mean_high",
+               "reference", "gain", "low", "high", "p_gain", "p_no_gain", "p_loss", "p_no_loss",
+               "keys"]  # fmt: skip
     return pd.DataFrame(found, columns=columns)
 
 

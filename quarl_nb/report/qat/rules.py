@@ -14,7 +14,7 @@ import pandas as pd
 
 from quarl_nb.report.findings import MIN_EPISODES, NOT_MEASURED, Finding, Verdict, keys_of
 from quarl_nb.report.losses import percent
-from quarl_nb.report.pvalues import holm
+from quarl_nb.report.pvalues import at_least, holm
 from quarl_nb.report.qat.gains import (
     FP32,
     W8A8,
@@ -59,7 +59,7 @@ def qat_kept_until(
     lost_bits: Sequence[int] = (2, 3, 4), min_policies: int = MIN_POLICIES,
 ) -> Finding:
     """Reproduced when most policies are without loss at every one of `kept_bits` and lose more than
-    5 % at one of `lost_bits` (Bonferroni).
+    5 % at one of `lost_bits` (Bonferroni over bits, `at_least` over policies).
 
     Not reproduced when most do lose at one of `kept_bits`, or do not at any of `lost_bits`.
     """
@@ -77,15 +77,15 @@ def qat_kept_until(
     def p(tables: list[pd.DataFrame], name: str) -> np.ndarray:
         return np.array([t.loc[policies, name].to_numpy(float) for t in tables])
 
-    keeps = p(above, "p_no_loss").max(axis=0) <= ALPHA
-    drops = p(below, "p_loss").min(axis=0) * len(below) <= ALPHA
-    fails = p(above, "p_loss").min(axis=0) * len(above) <= ALPHA
-    stays = p(below, "p_no_loss").max(axis=0) <= ALPHA
-    half = len(policies) / 2
-    text = (f"{keeps.sum()} of {len(policies)} policies without loss at {_span(kept_bits)} bits, "
-            f"{drops.sum()} lose more than 5 % at {_span(lost_bits)}{left_out}")  # fmt: skip
-    good = keeps.sum() > half and drops.sum() > half
-    return _decide(table, good, fails.sum() > half or stays.sum() > half, text, min_policies)
+    keeps, stays = p(above, "p_no_loss").max(axis=0), p(below, "p_no_loss").max(axis=0)
+    drops = np.minimum(p(below, "p_loss").min(axis=0) * len(below), 1)
+    fails = np.minimum(p(above, "p_loss").min(axis=0) * len(above), 1)
+    half, both = len(policies) / 2, at_least(np.maximum(keeps, drops))
+    text = (f"{at_least(keeps)} of {len(policies)} policies without loss at {_span(kept_bits)} "
+            f"bits, {at_least(drops)} lose more than 5 % at {_span(lost_bits)}, {both} do both"
+            f"{left_out}")  # fmt: skip
+    bad = max(at_least(fails, ALPHA / 2), at_least(stays, ALPHA / 2)) > half
+    return _decide(table, both > half, bad, text, min_policies)
 
 
 def qat_beats_ptq(
@@ -112,7 +112,7 @@ def qat_beats_ptq(
             f"certainly not by 5 % in {small.sum()}{left_out}{tied}")  # fmt: skip
     if precision == "affine8":
         text += _beside_w8a8(gains(rows, way, ptq(W8A8)), set(table["policy"]))
-    return _decide(table, bool(better.all()), bool(same.any()), text, min_policies)
+    return _decide(table, bool(better.all()), bool(same.any()), text, min_policies, gain=True)
 
 
 def qat_beats_fp32(
@@ -120,8 +120,7 @@ def qat_beats_fp32(
 ) -> Finding:
     """Reproduced when QAT at `precision` earns more than fp32 in more than half of the policies.
 
-    Not reproduced when half of them do not certainly gain, and certainly less than 5 %; all by
-    Holm over policies.
+    Not reproduced when half of them gain less than 5 %, and do not certainly gain (`at_least`).
     """
     way = (precision, "minmax", "none")
     found = gains(trainings(records), way)
@@ -130,13 +129,13 @@ def qat_beats_fp32(
     if table.empty:
         return _nothing([found], unlearned)
     table, tied = _without_ties(table)
-    better = holm(table["p_gain"].tolist()) <= ALPHA
-    small = holm(table["p_no_gain"].tolist()) <= ALPHA
-    same = small & ~better
-    text = (f"QAT earns more than fp32 in {better.sum()} of {len(table)} policies, "
-            f"certainly not by 5 % in {small.sum()}{left_out}{tied}")  # fmt: skip
+    p_gain, p_small = table["p_gain"].to_numpy(float), table["p_no_gain"].to_numpy(float)
+    better, small = at_least(p_gain), at_least(p_small)
+    same = at_least(np.where(p_gain <= ALPHA, 1.0, p_small))
+    text = (f"QAT earns more than fp32 in {better} of {len(table)} policies, "
+            f"certainly not by 5 % in {small}{left_out}{tied}")  # fmt: skip
     half = len(table) / 2
-    return _decide(table, better.sum() > half, same.sum() >= half, text, min_policies)
+    return _decide(table, better > half, same >= half, text, min_policies, gain=True)
 
 
 def _unlearned(records: pd.DataFrame, ways: Sequence[Way]) -> set[str]:
@@ -196,12 +195,19 @@ def _beside_w8a8(found: pd.DataFrame, policies: set[str]) -> str:
 
 
 def _decide(
-    table: pd.DataFrame, good: bool, bad: bool, text: str, min_policies: int
+    table: pd.DataFrame, good: bool, bad: bool, text: str, min_policies: int, gain: bool = False
 ) -> Finding:
-    """A finding over rows of `gains`, with the row of the largest loss as its interval."""
+    """A finding over rows of `gains`; its interval is that of the largest loss, or smallest gain.
+
+    Args:
+        gain: whether the claim is about what is gained.
+    """
     worst = table.loc[table["gain"].idxmin()]
-    interval = Interval(-worst["gain"], -worst["high"], -worst["low"])
-    text += f"; largest loss {percent(interval.value)} ({worst['policy']})"
+    interval = Interval(worst["gain"], worst["low"], worst["high"])
+    if not gain:
+        interval = Interval(-worst["gain"], -worst["high"], -worst["low"])
+    text += f"; {'smallest gain' if gain else 'largest loss'} {percent(interval.value)} "
+    text += f"({worst['policy']}, {worst['precision']})"
     seeds, episodes = int(table["seeds"].min()), int(table["episodes"].min())
     verdict: Verdict = "inconclusive"
     if seeds < MIN_SEEDS:
