@@ -166,10 +166,10 @@ class ResultStore:
         return None
 
     def chosen(self, study: str, profile: str | None = None) -> list[dict[str, Any]]:
-        """One record a cell: a planned one before any other, then the newest.
+        """One record a cell and device: a planned one before any other, then the newest.
 
         A cell has several if it was measured with several budgets: those of `--set`, or of a
-        profile that has changed since.
+        profile that has changed since. A learner's device is one that changes what is measured.
 
         Args:
             profile: by default the best that has records.
@@ -182,7 +182,8 @@ class ResultStore:
         profile = profile or self.best_profile(study)
         cells: dict[str, list[dict[str, Any]]] = {}
         for record in self.records(study, profile) if profile else []:
-            cells.setdefault(canonical_json(record["cell"]), []).append(record)
+            measured = [record["cell"], record["budget"].get("device")]
+            cells.setdefault(canonical_json(measured), []).append(record)
         planned: Collection[str] = ()
         # Asked only where it decides: planning loads the study, and torch with it.
         if profile and self.planned and any(len(found) > 1 for found in cells.values()):

@@ -232,6 +232,13 @@ def test_frame_shows_the_newest_record_of_a_cell(store):
     assert list(store.frame("ptq")["budget.episodes"]) == [4]
 
 
+def test_a_cell_measured_on_two_devices_is_shown_on_both(store):
+    for device in ("cpu", "cuda", "cuda"):
+        budget = {"device": device, "steps": len(store.records("ptq", "smoke"))}
+        store.write(make_record(budget=budget))
+    assert sorted(store.frame("ptq")["budget.device"]) == ["cpu", "cuda"]
+
+
 def test_of_a_cells_records_the_planned_one_is_chosen_before_newer_ones(store):
     planned = make_record(budget={"episodes": 5})
     asked = []

@@ -20,7 +20,13 @@ from quarl_nb.report.actorq.findings import (
     tasks_told,
     told,
 )
-from quarl_nb.report.actorq.runs import learning_runs, return_losses, speedups, steps_ratio
+from quarl_nb.report.actorq.runs import (
+    BUT_PULLS,
+    learning_runs,
+    return_losses,
+    speedups,
+    steps_ratio,
+)
 from quarl_nb.report.findings import NOT_MEASURED, Finding, Verdict, measured
 from quarl_nb.report.losses import percent
 from quarl_nb.report.pvalues import holm
@@ -128,7 +134,8 @@ def rare_pulls_harm(records: pd.DataFrame) -> Finding:
     Reproduced when one task loses more than 5 % (Holm), not reproduced when none loses 5 %.
     """
     runs, rows = learning_runs(measured(records)), []
-    for task, group in runs.groupby("task", sort=False) if len(runs) else ():
+    settings = runs.groupby(BUT_PULLS, sort=False, dropna=False) if len(runs) else ()
+    for (task, *_), group in settings:
         periods = group["pull_period"]
         often, rare = (group[periods == at] for at in (periods.min(), periods.max()))
         if periods.nunique() > 1:
@@ -142,7 +149,7 @@ def rare_pulls_harm(records: pd.DataFrame) -> Finding:
                         f"{periods.max()} steps, age {often['age_mean'].mean():.3g} to "
                         f"{rare['age_mean'].mean():.3g} updates",
             })  # fmt: skip
-    found = pd.DataFrame(rows)
+    found = preferred(pd.DataFrame(rows)) if rows else pd.DataFrame()
     if found.empty:
         return NOT_MEASURED
     lost = holm(found["area_loss_p_loss"].fillna(1).tolist()) <= ALPHA
@@ -158,10 +165,10 @@ def rare_pulls_slower(
 ) -> Finding:
     """Steps to 95 % of the best return at the first of `periods`, at the second over the first."""
     runs, rows = learning_runs(measured(records)), []
-    for env_id in env_ids:
-        here = runs[runs["env_id"] == env_id] if len(runs) else runs
-        often, rare = ([here[here["pull_period"] == at] for at in periods]
-                       if len(here) else (here, here))  # fmt: skip
+    here = runs[runs["env_id"].isin([*env_ids])] if len(runs) else runs
+    settings = here.groupby(BUT_PULLS, sort=False, dropna=False) if len(here) else ()
+    for _, group in settings:
+        often, rare = (group[group["pull_period"] == at] for at in periods)
         if len(often) and len(rare):
             ratio = steps_ratio(often, rare, np.random.default_rng(0), RESAMPLES)
             if np.isnan(ratio.value):
@@ -170,11 +177,11 @@ def rare_pulls_slower(
                 "runs": min(len(often), len(rare)), "keys": (*often["key"], *rare["key"]),
                 "ratio": ratio.value, "ratio_low": ratio.low, "ratio_high": ratio.high,
             })  # fmt: skip
-    found = pd.DataFrame(rows)
+    found = preferred(pd.DataFrame(rows)) if rows else pd.DataFrame()
     if found.empty:
         return NOT_MEASURED
     verdict: Verdict = "reproduced" \
-        if (found["ratio_low"] > 1).all() and len(found) == len(env_ids) \
+        if (found["ratio_low"] > 1).all() and {*found["env_id"]} == {*env_ids} \
         else "not reproduced" if (found["ratio_high"] < 1).any() else "inconclusive"
     text = "; ".join(f"{row['task']} {told(row, 'ratio')}" for _, row in found.iterrows())
     return finding(verdict, found, f"steps at {periods[1]} over {periods[0]}: {text}",

@@ -22,8 +22,11 @@ from quarl_nb.report.stats import Floats, Interval, bootstrap_weights
 
 # What two runs must share to be compared: fields of the cell and of the budget, the processor.
 SETTING = ["task", "env_id", "algo", "width", "n_actors", "envs_per_actor", "pull_period",
-           "samples_per_insert", "budget.steps", "budget.device", "budget.autocast",
+           "samples_per_insert", "batch_size", "budget.steps", "budget.device", "budget.autocast",
            "provenance.cpu"]  # fmt: skip
+# Of runs that are compared at several pull periods: steps and updates tell the same on any
+# processor.
+BUT_PULLS = [name for name in SETTING if name not in ("pull_period", "provenance.cpu")]
 ACTOR = ["precision", "runtime", "communication"]
 AXES = {"time_s": "curve_wall_s", "steps": "curve_steps", "updates": "curve_updates"}
 
@@ -43,15 +46,21 @@ def actorq_runs(records: pd.DataFrame) -> pd.DataFrame:
     unused = records.columns.str.match(r"(provenance|energy|extra)\.")
     needed = ~unused | records.columns.isin(SETTING)
     rows = records.loc[records["actor_s"].notna(), needed].copy()
-    for name in SETTING:
+    for name in (*SETTING, "budget.options"):
         if name not in rows:
             rows[name] = ""
+    rows["batch_size"] = [_batch_size(options) for options in rows["budget.options"]]
     rows["actor"] = rows["precision"] + "/" + rows["runtime"]
     if "run_s" not in rows:
         rows["run_s"] = [times[-1] if len(times) else np.nan for times in rows["curve_wall_s"]]
     rows["order"] = [(*ACTORS, actor).index(actor) for actor in rows["actor"]]
     rows = rows.sort_values([*SETTING, "order", *ACTOR, "seed"], kind="stable")
     return rows.drop_duplicates([*SETTING, *ACTOR, "seed"]).reset_index(drop=True)
+
+
+def _batch_size(options: object) -> float:
+    """Of the learner, by the algorithm's options; NaN where they leave it to the algorithm."""
+    return options.get("batch_size", np.nan) if isinstance(options, dict) else np.nan
 
 
 def learning_runs(records: pd.DataFrame) -> pd.DataFrame:

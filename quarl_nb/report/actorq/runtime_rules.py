@@ -13,7 +13,7 @@ from quarl_nb.report.actorq.findings import (
     told,
 )
 from quarl_nb.report.actorq.parts import by_actor, communication_speedups, step_parts
-from quarl_nb.report.actorq.runs import learning_runs
+from quarl_nb.report.actorq.runs import SETTING, learning_runs
 from quarl_nb.report.findings import NOT_MEASURED, Finding, Verdict, keys_of, measured
 from quarl_nb.report.stats import MARGIN, Interval
 
@@ -150,8 +150,7 @@ def _parts(records: pd.DataFrame, pull_period: int) -> pd.DataFrame:
     parts = parts[(parts["pull_period"] == pull_period) & (parts["width"] == 2048)
                   & (parts["communication"] == parts["precision"])]  # fmt: skip
     full, int8 = (parts[parts["actor"] == name] for name in ("fp32/torch", "int8/onnxruntime"))
-    names = ["task", "n_actors", "envs_per_actor", "samples_per_insert", "budget.device"]
-    pairs = full.merge(int8, on=names, suffixes=("", "_int8"))
+    pairs = full.merge(int8, on=SETTING, suffixes=("", "_int8"))
     pairs["keys"] = [(*x, *y) for x, y in zip(pairs["keys"], pairs["keys_int8"], strict=True)]
     return pairs
 

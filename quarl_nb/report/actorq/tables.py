@@ -16,7 +16,8 @@ from quarl_nb.report.paper import speedups as published_speedups
 # Columns of the setting that tables show where runs differ in them.
 KNOBS = {"n_actors": "actors", "envs_per_actor": "envs an actor", "width": "width",
          "pull_period": "pull period", "samples_per_insert": "samples per insert",
-         "budget.device": "learner on", "provenance.cpu": "processor"}  # fmt: skip
+         "batch_size": "batch", "budget.device": "learner on",
+         "provenance.cpu": "processor"}  # fmt: skip
 NEVER, UNMEASURED, UNLEARNED = "not reached", "not measured", "nothing learned"
 
 
@@ -31,14 +32,16 @@ def setting_label(rows: pd.DataFrame) -> str:
     devices = " or ".join(sorted({device or "cpu" for device in rows["budget.device"]}))
     return (f"{text['n_actors']} actor{actors} x {text['envs_per_actor']} env, "
             f"{text['width']} wide, pull {text['pull_period']}, "
-            f"{text['samples_per_insert']} sample{samples} an insert, learner on {devices}")
+            f"{text['samples_per_insert']} sample{samples} an insert, "
+            f"batches of {text['batch_size']}, learner on {devices}")
 
 
 def papers_setting(rows: pd.DataFrame) -> pd.Series:
     """Which rows are in the paper's setting: learner on a GPU, 4 actors with one environment each,
-    policies of 3 x 2048, 16 samples per insert (section 3)."""
+    policies of 3 x 2048, 16 samples per insert, batches of 256 (section 3)."""
     return ((rows["n_actors"] == 4) & (rows["envs_per_actor"] == 1) & (rows["width"] == 2048)
-            & (rows["samples_per_insert"] == 16) & ~rows["budget.device"].isin(["cpu", ""]))
+            & (rows["samples_per_insert"] == 16) & (rows["batch_size"] == 256)
+            & ~rows["budget.device"].isin(["cpu", ""]))
 
 
 def table2_rows(found: pd.DataFrame) -> pd.DataFrame:

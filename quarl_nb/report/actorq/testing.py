@@ -38,7 +38,7 @@ WATTS, MEMORY_W = 4.0, 2.0
 def make_run(
     task: str, actor: str, seed: int, returns: Sequence[float], *, steps: int = 1000,
     communication: str = "", study: str = "actorq", device: str = "cuda", profile: str = "full",
-    noise: float = 0.0, slower: float = 1.0, **cell: Any,
+    noise: float = 0.0, slower: float = 1.0, batch_size: int = 256, **cell: Any,
 ) -> dict[str, object]:
     """One row of a frame: evaluations of 10 episodes each, evenly spread over the steps.
 
@@ -75,6 +75,7 @@ def make_run(
         "curve_steps": list(share * steps), "curve_updates": list(share * steps / 16),
         "curve_wall_s": list(share * wall_s), "curve_returns": [[value] * 10 for value in returns],
         "budget.steps": steps, "budget.device": device, "budget.autocast": "",
+        "budget.options": {"batch_size": batch_size},
         "backend": runtime, "source": "measured",
     }  # fmt: skip
     name = f"{study}{task}{actor}{seed}{communication}{setting}{device}"
