@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import re
 import subprocess
@@ -70,6 +71,13 @@ def saturates_int8(cpuinfo: Path = CPUINFO) -> bool:
     if platform.machine() not in _X86:
         return False
     return {"avx_vnni", "avx512_vnni", "amx_int8"}.isdisjoint(cpu_features(cpuinfo))
+
+
+def usable_cores() -> int:
+    """Cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def command_output(*command: str) -> str | None:

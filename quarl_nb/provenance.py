@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import platform
 from datetime import UTC, datetime
 from importlib import metadata
@@ -10,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import quarl_nb
-from quarl_nb.processor import command_output, cpu_features, cpu_model
+from quarl_nb.processor import command_output, cpu_features, cpu_model, usable_cores
 
 PACKAGES = (
     "torch", "numpy", "stable-baselines3", "sb3-contrib", "gymnasium", "ale-py", "mujoco",
@@ -70,13 +69,6 @@ def package_versions() -> dict[str, str]:
         except metadata.PackageNotFoundError:
             continue
     return versions
-
-
-def usable_cores() -> int:
-    """Cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def gpu_name() -> str | None:

@@ -22,6 +22,7 @@ from quarl_nb.actorq.run import Run, Saving
 from quarl_nb.actorq.serial import run_serial
 from quarl_nb.actorq.settings import ActorTask, Settings
 from quarl_nb.errors import QuarlError, UnavailableError, check_at_least, check_choice, one_line
+from quarl_nb.processor import usable_cores
 from quarl_nb.quant import parse_precision
 from quarl_nb.rl.checkpoint import Progress, load_checkpoint
 from quarl_nb.rl.denormals import denormals_as_zero
@@ -95,8 +96,8 @@ class ActorQ:
         if engine != "serial":
             _check_pickles("the function that makes environments", self.make_env)
             _check_pickles("the quantizer", quantizer)
-        cores = os.cpu_count() or 1
-        if engine != "serial" and self.settings.n_actors > cores:
+        cores = usable_cores()
+        if engine == "process" and self.settings.n_actors > cores:
             logger.warning("%d actors share %d cores", self.settings.n_actors, cores)
 
     def learn(
@@ -161,6 +162,8 @@ class ActorQ:
 
 def _with_paths(saving: Saving) -> Saving:
     """Users write paths as strings, too."""
+    if not isinstance(saving, Saving):
+        raise QuarlError(f"saving is {saving!r}; Saving(checkpoint=...) or None")
     for name in ("checkpoint", "snapshots"):
         path = getattr(saving, name)
         if not isinstance(path, str | os.PathLike | None):

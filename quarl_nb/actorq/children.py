@@ -112,10 +112,18 @@ def act(connection: Connection, pickled: bytes, payloads: SharedVariables) -> No
             transitions = actor.collect(actor.message_steps, orders)
             with actor.timed("wait"):
                 orders = connection.recv()
-            with actor.timed("send"):
-                connection.send(actor.report(transitions, clock.lap()))
+            send(connection, actor.report(transitions, clock.lap()), actor.seconds)
     finally:
         actor.close()
+
+
+def send(connection: Connection, message: Any, seconds: dict[str, float]) -> None:
+    """Send a message; while a large one blocks, because the learner has yet to read, one waits."""
+    started, cpu_started = time.perf_counter(), time.thread_time()
+    connection.send(message)
+    busy_s = time.thread_time() - cpu_started
+    seconds["send"] += busy_s
+    seconds["wait"] += max(0.0, time.perf_counter() - started - busy_s)
 
 
 def quantize(

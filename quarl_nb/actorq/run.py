@@ -71,6 +71,11 @@ def make_writable(folder: Path) -> None:
         raise QuarlError(f"cannot write to '{folder}': {error.strerror}") from error
 
 
+def _is_watched() -> bool:
+    """Whether stderr goes to a terminal or a notebook."""
+    return sys.stderr.isatty() or "ipykernel" in sys.modules
+
+
 class Run:
     """The learner, the result and the saving of one run: all that an engine must tell and ask.
 
@@ -96,7 +101,7 @@ class Run:
         self.start_clock()
         self._bar = tqdm(
             total=total_steps, initial=learner.steps, desc="ActorQ", unit="step",
-            unit_scale=True, disable=not (bar and sys.stderr.isatty()),
+            unit_scale=True, disable=not (bar and _is_watched()),
         )  # fmt: skip
 
     def start_clock(self) -> None:
@@ -153,8 +158,6 @@ class Run:
         result, learner = self.result, self.learner
         self.count_cpu("learner")
         whole, learned = stopped in ("done", "interrupted"), learner.steps > result.resumed_at
-        if whole and learned:
-            self._snapshot_if_due(last=True)
         result.learner_s, result.stopped = dict(learner.seconds), stopped
         learner.close()
         self._bar.close()
@@ -162,6 +165,8 @@ class Run:
             self.checkpoint()
         elif self.saving.checkpoint and learned and stopped != "failed":
             self._checkpoint_if_possible()
+        if whole and learned:
+            self._snapshot_if_due(last=True)  # a full disk may fail it, after all else is done
         return result
 
     def _checkpoint_if_possible(self) -> None:

@@ -11,11 +11,11 @@ import gymnasium as gym
 import numpy as np
 
 from quarl_nb.errors import QuarlError, check_choice, check_seeds
+from quarl_nb.inference import RUNTIMES
 from quarl_nb.quant import parse_precision
 from quarl_nb.rl.policies import PolicyNet
 from quarl_nb.rl.spec import PolicySpec
 
-RUNTIMES = ("onnxruntime", "torch")
 NOISE_MAX = 0.2
 
 

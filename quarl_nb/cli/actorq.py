@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 SETTINGS = ("precision", "runtime", "n_actors", "envs_per_actor", "pull_period",
             "samples_per_insert", "seed")  # fmt: skip
+# Of an environment, or an algorithm in it, that is no task of the studies: the paper's.
+DEFAULTS = {"steps": 40_000, "width": 2048, "pull_period": 1000, "samples_per_insert": 16.0}
 
 
 def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
@@ -26,15 +28,17 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     actorq.add_argument("--algo", required=True, help="d4pg, ddpg, dqn, sac or td3")
     actorq.add_argument("--precision", default="int8", help="of the actors (default: int8)")
     actorq.add_argument("--runtime", default="onnxruntime", help="onnxruntime or torch")
-    actorq.add_argument("--steps", type=int, default=40_000, help="of environments, in all")
     actorq.add_argument("--engine", default="process", help="process, serial or ray")
     actorq.add_argument("--n-actors", type=int, default=4, metavar="N", help="default: 4")
     actorq.add_argument("--envs-per-actor", type=int, default=1, metavar="N", help="default: 1")
-    actorq.add_argument("--pull-period", type=int, default=1000, metavar="STEPS",
-                        help="steps of an actor between two pulls (default: 1000)")
-    actorq.add_argument("--samples-per-insert", type=float, default=16.0, metavar="X",
-                        help="how often each transition is learned from (default: 16)")
-    actorq.add_argument("--width", type=int, default=2048, help="of the policy (default: 2048)")
+    for name, kind, text in (
+        ("steps", int, "of environments, in all"), ("width", int, "of the policy"),
+        ("pull-period", int, "steps of an actor between two pulls"),
+        ("samples-per-insert", float, "how often each transition is learned from"),
+    ):  # fmt: skip
+        default = DEFAULTS[name.replace("-", "_")]
+        actorq.add_argument(f"--{name}", type=kind, metavar="N",
+                            help=f"{text} (default: as the study has this task, else {default:g})")
     actorq.add_argument("--device", default="cpu", help="of the learner: cpu or cuda")
     actorq.add_argument("--autocast", default="", help="bf16: of a D4PG or DQN learner")
     actorq.add_argument("--seed", type=int, default=0)
@@ -54,10 +58,14 @@ def actorq_command(options: argparse.Namespace) -> int:
     from quarl_nb.studies.tasks import TASKS
 
     task = TASKS.get(options.env)
-    tuned = task.options if task and task.algo == options.algo else {}
+    if task and task.algo != options.algo:
+        task = None
+    for name, default in DEFAULTS.items():
+        if getattr(options, name) is None:
+            setattr(options, name, getattr(task, name, default))
     learner = make_algorithm(
         options.algo, options.env, options.width, options.seed, options.device, options.autocast,
-        **tuned,
+        **(task.options if task else {}),
     )  # fmt: skip
     settings: dict[str, Any] = {name: getattr(options, name) for name in SETTINGS}
     saving = Saving(checkpoint=options.checkpoint)
@@ -80,6 +88,9 @@ def actorq_command(options: argparse.Namespace) -> int:
                 _save_policy(learner, actorq.result, options)
             _write_record(actorq.result, meter, options)
         raise
+    if not actorq.result.steps:
+        print("interrupted before the first step: nothing to save")
+        return 130
     _print_result(actorq.result)
     _save_policy(learner, actorq.result, options)
     _write_record(actorq.result, meter, options)
@@ -108,6 +119,11 @@ def _write_record(result: Result, meter: EnergyMeter, options: argparse.Namespac
     record = {"settings": {name: getattr(options, name) for name in names},
               "measured": result.as_measured(), "source": "measured",
               "energy": meter.as_record(), "provenance": provenance.collect()}  # fmt: skip
+    if result.resumed_at and options.record.exists():
+        # What was measured before the run was resumed is in no other place.
+        earlier = f"{options.record.stem}.until-{result.resumed_at}{options.record.suffix}"
+        earlier_record = options.record.rename(options.record.with_name(earlier))
+        print(f"record until step {result.resumed_at:,}: {earlier_record}")
     write_atomically(options.record, (json.dumps(to_json(record), indent=1) + "\n").encode())
     print(f"record: {options.record}")
 

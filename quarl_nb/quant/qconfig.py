@@ -133,7 +133,7 @@ def _split_name(name: str) -> tuple[str, int]:
     """("affine", 6) of "affine6"; ("int8", 0) of a format that exists."""
     if name in ("fp32", "int8", "int4", *CASTS):
         return name, 0
-    match = re.fullmatch(r"(affine|legacy)([1-9]\d?)", name)
+    match = re.fullmatch(r"(affine|legacy)([1-9]\d?)", str(name))
     if match is None or not MIN_BITS <= int(match[2]) <= MAX_BITS:
         raise QuarlError(
             f"unknown precision {name!r}; allowed: fp32, fp16, bf16, int8, int4, "

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import zlib
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -73,7 +74,8 @@ def save_checkpoint(path: Path, model: BaseAlgorithm, progress: Progress) -> Non
         torch.save(state, temporary)
         os.replace(temporary, path)
     except (OSError, RuntimeError) as error:  # torch reports a full disk as RuntimeError
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):
+            temporary.unlink()
         raise QuarlError(f"cannot write checkpoint '{path}': {error}") from error
 
 
@@ -126,10 +128,17 @@ def read_progress(path: Path) -> Progress:
 
 
 def _read(path: Path, mmap: bool = False) -> dict[str, Any]:
-    state = torch.load(path, weights_only=True, mmap=mmap, map_location="cpu")
-    if state.get("format") not in READABLE:
+    try:
+        state = torch.load(path, weights_only=True, mmap=mmap, map_location="cpu")
+    except OSError:
+        raise
+    except Exception as error:  # whose text tells how to read what may execute code
+        raise QuarlError("it is damaged, or no checkpoint of quarl_nb") from error
+    if not isinstance(state, dict) or "format" not in state:
+        raise QuarlError("it is no checkpoint of quarl_nb")
+    if state["format"] not in READABLE:
         known = " and ".join(map(str, READABLE))
-        raise QuarlError(f"it has format {state.get('format')}, this version reads {known}")
+        raise QuarlError(f"it has format {state['format']}, this version reads {known}")
     return state
 
 

@@ -15,6 +15,7 @@ import torch
 
 from quarl_nb.actorq import ActorQ, Saving
 from quarl_nb.errors import QuarlError
+from quarl_nb.processor import usable_cores
 
 
 @pytest.fixture(autouse=True)
@@ -241,7 +242,7 @@ def test_folders_are_made_before_the_run_or_the_user_is_told(tmp_path):
 
 
 def test_more_actors_than_cores_are_warned_of(small_dqn, caplog):
-    cores = os.cpu_count()
+    cores = usable_cores()
     ActorQ(small_dqn(), engine="serial", n_actors=cores + 1)  # takes turns on one core anyway
     ActorQ(small_dqn(), n_actors=cores)
     assert not caplog.messages

@@ -10,6 +10,7 @@ from stable_baselines3 import DDPG, SAC, TD3
 from quarl_nb.actorq import ActorQ
 from quarl_nb.actorq.run import Saving
 from quarl_nb.errors import QuarlError
+from quarl_nb.rl.checkpoint import read_progress
 from quarl_nb.rl.policies import PolicyNet, load_policy
 
 
@@ -120,6 +121,23 @@ def test_snapshots_without_a_period_are_the_first_and_the_last(small_dqn, tmp_pa
     for wrong in (dict(snapshot_every=-5), dict(checkpoint_every_s="5")):
         with pytest.raises(QuarlError, match="must be at least 0, not (-5|'5')"):
             Saving(**wrong)
+
+
+def test_a_last_snapshot_that_cannot_be_written_costs_nothing_else(small_dqn, tmp_path):
+    folder, model = tmp_path / "snapshots", small_dqn()
+    saving = Saving(checkpoint=tmp_path / "run.pt", snapshots=folder)
+
+    def block(result):
+        if result.steps >= 240 and folder.is_dir():
+            folder.rename(tmp_path / "away")
+            folder.write_text("in the way")
+
+    actorq = ActorQ(model, engine="serial", saving=saving, n_actors=1)
+    with pytest.raises(QuarlError, match="cannot write"):
+        actorq.learn(240, progress_bar=False, on_message=block)
+    assert read_progress(saving.checkpoint).timesteps >= 240
+    assert "sample" not in vars(model.replay_buffer) and actorq.result.stopped == "done"
+    assert actorq.result.learner_s["train"] > 0
 
 
 def test_a_run_goes_on_from_its_checkpoint(small_dqn, tmp_path):
@@ -237,6 +255,7 @@ def test_a_broken_environment_leaves_what_was_done(small_dqn, counter):
 
 @pytest.mark.parametrize("options, message", [
     (dict(precision="int9"), "unknown precision 'int9'"),
+    (dict(precision=8), "unknown precision 8"),
     (dict(n_actors=0), "n_actors is 0"),
     (dict(pull_period=-1), "pull_period is -1"),
     (dict(runtime="tflite"), "unknown runtime 'tflite'"),
@@ -254,6 +273,7 @@ def test_a_broken_environment_leaves_what_was_done(small_dqn, counter):
     (dict(seed=-1), "seed is -1; a whole number, at least 0"),
     (dict(seed=2**31), "seed must be from 0 to 2147483647, not 2147483648"),
     (dict(settings=1), "unknown setting of ActorQ 'settings'"),
+    (dict(saving="run.pt"), r"saving is 'run.pt'; Saving\(checkpoint=...\) or None"),
     (dict(saving=Saving(checkpoint=5)), r"Saving\(checkpoint=...\) is 5; a path or None"),
 ])  # fmt: skip
 def test_wrong_settings_are_one_clear_line(small_dqn, options, message):

@@ -1,14 +1,33 @@
 """Whoever has to wait sleeps: a blocked actor, learner or quantizer takes no CPU."""
 
 import multiprocessing
+import threading
 import time
 
 import psutil
 from stable_baselines3 import DQN
 
 from quarl_nb.actorq import ActorQ
+from quarl_nb.actorq.children import send
 
 MESSAGE = 10  # steps
+
+
+def test_a_message_that_the_learner_has_yet_to_read_is_waited_for_not_sent():
+    here, there = multiprocessing.Pipe()
+    received = []
+
+    def read_late():
+        time.sleep(0.5)
+        received.append(there.recv())
+
+    reader = threading.Thread(target=read_late)
+    reader.start()
+    seconds = {"send": 0.0, "wait": 0.0}
+    send(here, b"x" * 3_000_000, seconds)  # more than a pipe holds
+    reader.join()
+    assert len(received[0]) == 3_000_000
+    assert seconds["wait"] > 0.3 and seconds["send"] < 0.15
 
 
 def cpu_s(name):

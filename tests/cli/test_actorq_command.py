@@ -13,9 +13,10 @@ from functools import partial
 import psutil
 import pytest
 
-from quarl_nb.cli import main
+from quarl_nb.cli import build_parser, main
 from quarl_nb.rl.checkpoint import read_progress
 from quarl_nb.rl.policies import load_policy
+from quarl_nb.studies.tasks import get_task
 
 TINY = ["--algo", "dqn", "--width", "8", "--n-actors", "1"]
 SERIAL = ["actorq", "--engine", "serial", *TINY]
@@ -88,14 +89,62 @@ def test_the_record_of_a_resumed_run_says_where_it_began(tmp_path, capsys):
     file = tmp_path / "run.json"
     command = [*SERIAL, "--env", "CartPole-v1", "--record", str(file)]
     command += ["--checkpoint", str(tmp_path / "run.pt"), "--steps"]
-    began = []
+    began, episodes = [], []
     for steps in (200, 300, 300):
         assert main([*command, str(steps)]) == 0
         measured = json.loads(file.read_text())["measured"]
         began.append((measured["resumed_at"], measured["steps"]))
+        episodes.append(measured["episodes"])
         assert 0 < sum(measured["episodes"]["length"])
+    first = json.loads((tmp_path / "run.until-200.json").read_text())["measured"]
+    assert first["steps"] == 200 and first["episodes"] == episodes[0] != episodes[1]
     assert began == [(0, 200), (200, 300), (200, 300)]  # the last had nothing to do
     assert capsys.readouterr().out.endswith("nothing was left to do: no record\n")
+
+
+def test_what_is_stopped_before_its_first_step_leaves_an_earlier_policy_alone(
+    tmp_path, capsys, monkeypatch
+):
+    folder, file = tmp_path / "policy", tmp_path / "run.json"
+    command = [*SERIAL, "--env", "CartPole-v1", "--steps", "200", "--to", str(folder)]
+    assert main(command) == 0
+    before = (folder / "policy.safetensors").read_bytes()
+    capsys.readouterr()
+
+    def interrupted(task):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("quarl_nb.actorq.serial.Actor", interrupted)
+    assert main([*command, "--seed", "1", "--record", str(file)]) == 130
+    assert (folder / "policy.safetensors").read_bytes() == before and not file.exists()
+    assert capsys.readouterr().out == "interrupted before the first step: nothing to save\n"
+
+
+@pytest.mark.parametrize(("more", "expected"), [
+    (["--env", "MountainCar-v0", "--algo", "dqn"], (256, 30, 64.0)),  # as the study has it
+    (["--env", "MountainCar-v0", "--algo", "dqn", "--width", "8"], (8, 30, 64.0)),
+    (["--env", "Pendulum-v1", "--algo", "td3"], (2048, 1000, 16.0)),  # the paper's
+])  # fmt: skip
+def test_a_task_of_the_studies_is_run_as_they_do(more, expected, monkeypatch):
+    found = {}
+
+    class Stop(Exception):
+        pass
+
+    def make(*arguments, **options):
+        found["width"], found["options"] = arguments[2], options
+        raise Stop
+
+    names = ("width", "pull_period", "samples_per_insert")
+    options = build_parser().parse_args(["actorq", *more])
+    monkeypatch.setattr("quarl_nb.actorq.algorithms.make_algorithm", make)
+    with pytest.raises(Stop):
+        options.command(options)
+    assert tuple(getattr(options, name) for name in names) == expected
+    assert found["width"] == expected[0]
+    tuned = "MountainCar-v0" in more
+    assert found["options"] == (get_task("MountainCar-v0").options if tuned else {})
+    assert options.steps == (200_000 if tuned else 40_000)
 
 
 def test_no_steps_are_refused(capsys):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -199,6 +200,13 @@ def test_what_cannot_be_read_is_one_clear_line(tmp_path):
         with pytest.raises(QuarlError, match="it has format 3, this version reads 1 and 2") as line:
             read(path)
         assert "\n" not in str(line.value)
+    for content in (b"101", pickle.dumps({"format": object})):
+        path.write_bytes(content)
+        with pytest.raises(QuarlError, match="c.pt' cannot be read: it is damaged, or no check"):
+            read_progress(path)
+    torch.save([1, 2], path)
+    with pytest.raises(QuarlError, match="it is no checkpoint of quarl_nb; delete"):
+        read_progress(path)
 
 
 def test_what_cannot_be_written_leaves_the_last_one(tmp_path, monkeypatch):
