@@ -20,6 +20,22 @@ def train_all(names: Sequence[str], hours: float | None, workers: int) -> int:
         1 if any failed, else 0.
     """
     deadline = time.time() + 3600 * hours if hours is not None else None
+    failed = _train_together(names, deadline, workers)
+    if deadline is not None and time.time() >= deadline:
+        _tell_unfinished(names)
+    return failed
+
+
+def _tell_unfinished(names: Sequence[str]) -> None:
+    from quarl_nb.rl.zoo import is_published
+
+    for name in names:
+        if not is_published(name):
+            print(f"{name}: {_state(name)} as the time was over; the same command goes on",
+                  file=sys.stderr)  # fmt: skip
+
+
+def _train_together(names: Sequence[str], deadline: float | None, workers: int) -> int:
     if workers == 1:
         return _train_each(names, deadline)
     # Each worker ends at its None, so that none ever waits for a name.

@@ -80,7 +80,7 @@ def holm(p_values: Sequence[float]) -> Floats:
     return adjusted
 
 
-def at_least(p_values: Sequence[float], alpha: float = ALPHA) -> int:
+def at_least(p_values: Sequence[float] | Floats, alpha: float = ALPHA) -> int:
     """How many of these effects are real at the least, with a confidence of 1 - alpha.
 
     The largest k whose partial conjunction, that fewer than k are real, is rejected by Simes' test

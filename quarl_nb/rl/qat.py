@@ -74,9 +74,7 @@ def prepare_qat(
     Raises:
         QuarlError: an unsupported algorithm, layer or option, or prepared already.
     """
-    if not isinstance(model, BaseAlgorithm):
-        kind = type(model).__name__
-        raise QuarlError(f"prepare_qat takes a stable-baselines3 algorithm, not {kind}")
+    _check_is_algorithm(model, "prepare_qat")
     algo = qat_algorithm(model)
     check_bits(bits)
     callback = QuantDelay(quant_delay)
@@ -106,6 +104,7 @@ def export_qat(model: BaseAlgorithm, env_id: str | None = None) -> PolicyNet:
     Raises:
         QuarlError: never quantized: not prepared, trained without the callback, or too briefly.
     """
+    _check_is_algorithm(model, "export_qat")
     if not is_quantized(model):
         raise QuarlError(
             "the policy is not quantized: train it by learn(..., callback=prepare_qat(model, ...)) "
@@ -118,6 +117,12 @@ def export_qat(model: BaseAlgorithm, env_id: str | None = None) -> PolicyNet:
     tensors = _plain_tensors(model.policy)
     plain.policy.state_dict = lambda: tensors  # type: ignore[assignment]  # on the copy
     return _with_activations(policy_from_model(plain, env_id=env_id), layers)
+
+
+def _check_is_algorithm(model: Any, function: str) -> None:
+    if not isinstance(model, BaseAlgorithm):
+        kind = type(model).__name__
+        raise QuarlError(f"{function} takes a stable-baselines3 algorithm, not {kind}")
 
 
 def _plain_tensors(policy: nn.Module) -> Tensors:

@@ -26,8 +26,8 @@ class QuantDelay(BaseCallback):
     SB3 collects data, DQN's target network from one of its updates to the next.
 
     Raises:
-        QuarlError: the delay is no number of steps; (in `learn`) the run is not longer than the
-            delay, of a model that is not yet quantized.
+        QuarlError: the delay is no number of steps; (in `learn`) the model is not the one that was
+            prepared, or the run not longer than the delay, of a model that is not yet quantized.
     """
 
     def __init__(self, delay: int) -> None:
@@ -37,12 +37,15 @@ class QuantDelay(BaseCallback):
         self.delay = delay
 
     def _on_training_start(self) -> None:
+        networks = qat_networks(self.model)
+        self.acting_layers = list(qat_layers(networks[0]))
+        if not self.acting_layers:
+            raise QuarlError("this callback is of another model: give `learn` what prepare_qat of "
+                             "this one returns")  # fmt: skip
         self.started = is_quantized(self.model)
         total = self.locals["total_timesteps"]
         if not self.started and self.delay >= total:
             raise QuarlError(f"quant_delay {self.delay} is not shorter than the run, {total} steps")
-        networks = qat_networks(self.model)
-        self.acting_layers = list(qat_layers(networks[0]))
         # Other algorithms move their target network at every update.
         steady = networks[1:] if qat_algorithm(self.model) == "dqn" else []
         self.target_layers = [layer for parts in steady for layer in qat_layers(parts)]

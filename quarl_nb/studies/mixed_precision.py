@@ -101,9 +101,8 @@ def sized_recipe(policy: str, precision: str) -> Recipe:
     """DQN on Pong with the network of `policy`, its features computed in `precision`."""
     recipe = get_recipe(RECIPE)
     filters, units = POLICIES[policy]
-    options = dict(features_dim=units, filters=filters, precision=precision)
-    policy_kwargs = recipe.hyperparameters["policy_kwargs"] | {"features_extractor_kwargs": options}
-    changed = {"policy_kwargs": policy_kwargs, "buffer_size": BUFFER_SIZE}
+    recipe = recipe.with_features(features_dim=units, filters=filters, precision=precision)
+    changed = {"buffer_size": BUFFER_SIZE}
     return replace(recipe, hyperparameters=recipe.hyperparameters | changed)
 
 

@@ -80,6 +80,14 @@ def test_a_trained_policy_is_not_trained_again_without_a_word(project, capfd, ca
     assert (zoo.policy_folder(PPO) / "policy.json").read_bytes() != description
 
 
+def test_what_is_not_done_when_the_time_is_over_is_told(project, capfd):
+    assert main(["train", PPO, A2C, "--hours", "1e-7", "--workers", "1"]) == 0
+    captured = capfd.readouterr()
+    assert captured.out == "" and captured.err.splitlines() == [
+        f"{name}: missing as the time was over; the same command goes on" for name in (PPO, A2C)
+    ]
+
+
 def test_an_unexpected_error_is_one_line_and_the_exit_status(project, capfd, monkeypatch):
     def failing(recipe, *options):
         if recipe.name == DQN:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -241,6 +242,15 @@ def test_holding_weights_while_collecting_changes_nothing(
     monkeypatch.setattr(QuantDelay, "_hold", lambda *_, **__: None)
     plain = trained()
     assert all(torch.equal(held[name], plain[name]) for name in plain)
+
+
+def test_the_callback_of_another_model_is_refused() -> None:
+    callback = prepare_qat(MODELS["ppo"](), 4)
+    with pytest.raises(QuarlError, match="this callback is of another model"):
+        MODELS["ppo"]().learn(64, callback=callback)
+    for function in (partial(prepare_qat, bits=4), export_qat):
+        with pytest.raises(QuarlError, match="qat takes a stable-baselines3 algorithm, not Linear"):
+            function(torch.nn.Linear(2, 2))
 
 
 def test_weights_are_quantized_once_a_rollout(monkeypatch: pytest.MonkeyPatch) -> None:

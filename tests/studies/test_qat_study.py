@@ -260,6 +260,24 @@ def test_atari_runs_quantized_or_not_and_acts_as_its_recipe_says(precision):
     model.env.close()
 
 
+def test_atari_trains_on_the_exact_levels_in_float32_everywhere(monkeypatch):
+    monkeypatch.setattr("quarl_nb.rl.fast_cnn.bf16_is_faster", lambda: True)
+    made = []
+
+    def spy(recipe, seed):
+        made.append(recipe.hyperparameters)
+        raise QuarlError("enough")
+
+    monkeypatch.setattr(qat, "make_model", spy)
+    name = "a2c-MsPacmanNoFrameskip-v4"
+    (cell, budget), *_ = cells(policies=[name], precisions=["affine8"])
+    with pytest.raises(QuarlError, match="enough"):
+        QAT.measure(cell, budget)
+    options = made[0]["policy_kwargs"]["features_extractor_kwargs"]
+    assert options == {"features_dim": 128, "precision": "fp32"}
+    assert made[0] | {"policy_kwargs": 0} == get_recipe(name).hyperparameters | {"policy_kwargs": 0}
+
+
 def test_a_cell_that_fails_leaves_no_record_and_the_others_go_on(tmp_path):
     store = ResultStore(tmp_path)
     # DQN's warm-up is longer than this run: quantized it has nothing to train.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 
@@ -62,6 +62,13 @@ class Recipe:
     def name(self) -> str:
         """The policy's folder: ``ppo-CartPole-v1``."""
         return f"{self.algo}-{self.task or self.env_id}"
+
+    def with_features(self, **options: Any) -> Recipe:
+        """The same with these options of its features extractor (see `FastNatureCNN`)."""
+        policy = self.hyperparameters.get("policy_kwargs", {})
+        features = policy.get("features_extractor_kwargs", {}) | options
+        changed = {"policy_kwargs": policy | {"features_extractor_kwargs": features}}
+        return replace(self, hyperparameters=self.hyperparameters | changed)
 
 
 def linear(initial: float) -> Callable[[float], float]:
