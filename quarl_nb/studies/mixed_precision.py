@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -45,7 +46,8 @@ class MixedPrecisionStudy:
     Parameters: `policies` (A, B, C), `precisions` (fp32, bf16, fp16; fp16 on cuda only), `devices`
     (cuda where there is one), `repeats` (timed updates), `stored` (transitions in the buffer while
     they are timed), `run_steps` (of the short run), `converge` (policies that are also trained),
-    `timesteps`, `evaluations`, `eval_episodes`, `episodes`, `first_seed` (of that), `seed`.
+    `timesteps`, `evaluations`, `eval_episodes`, `episodes`, `first_seed` (of that), `seeds` (of
+    training; a policy that is only timed has the first).
     """
 
     name: str
@@ -67,19 +69,22 @@ class MixedPrecisionStudy:
                     ("timesteps", "evaluations", "eval_episodes", "episodes")}
         check_at_least(1, **timing, **training)
         training["first_seed"] = parameters["first_seed"]
-        check_seeds(parameters["seed"], training["first_seed"])
+        check_seeds(*parameters["seeds"], training["first_seed"])
         found = []
         for policy in parameters["policies"]:
-            budget = timing | (training if policy in parameters["converge"] else {})
-            for device in parameters["devices"]:
-                for precision in parameters["precisions"]:
-                    if device == "cuda" and not torch.cuda.is_available():
-                        continue
-                    if (device, precision) == ("cpu", "fp16"):
-                        continue  # no CPU of ours computes in it
-                    cell = {"policy": policy, "algo": recipe.algo, "env_id": recipe.env_id,
-                            "precision": precision, "device": device, "seed": parameters["seed"]}
-                    found.append((cell, budget))
+            trained = policy in parameters["converge"]
+            budget = timing | (training if trained else {})
+            seeds = parameters["seeds"] if trained else parameters["seeds"][:1]
+            for device, precision, seed in product(
+                parameters["devices"], parameters["precisions"], seeds
+            ):
+                if device == "cuda" and not torch.cuda.is_available():
+                    continue
+                if (device, precision) == ("cpu", "fp16"):
+                    continue  # no CPU of ours computes in it
+                cell = {"policy": policy, "algo": recipe.algo, "env_id": recipe.env_id,
+                        "precision": precision, "device": device, "seed": seed}  # fmt: skip
+                found.append((cell, budget))
         return found
 
     def measure(self, cell: Mapping[str, Any], budget: Mapping[str, Any]) -> Measurement:
@@ -212,13 +217,13 @@ def device_name(cell: Mapping[str, Any]) -> str | None:
 
 SMOKE = {"policies": ["A"], "precisions": ["fp32", "bf16"], "devices": ["cpu"], "repeats": 2,
          "stored": 64, "run_steps": 8, "converge": [], "timesteps": 1, "evaluations": 1,
-         "eval_episodes": 1, "episodes": 1, "first_seed": FIRST_SEED, "seed": 0}  # fmt: skip
+         "eval_episodes": 1, "episodes": 1, "first_seed": FIRST_SEED, "seeds": [0]}  # fmt: skip
 QUICK = SMOKE | {"repeats": 5, "stored": 500}
 FULL = QUICK | {
     "policies": ["A", "B", "C"],
     "precisions": ["fp32", "bf16", "fp16"], "devices": ["cpu", "cuda"], "repeats": 30,
     "stored": 2_000, "run_steps": 200, "converge": ["A"], "timesteps": 250_000, "evaluations": 10,
-    "eval_episodes": 5, "episodes": ATARI_EPISODES,
+    "eval_episodes": 5, "episodes": ATARI_EPISODES, "seeds": [0, 1, 2],
 }  # fmt: skip
 
 MIXED_PRECISION = MixedPrecisionStudy(

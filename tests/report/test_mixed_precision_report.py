@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 
 from quarl_nb.report.mixed_precision.figures import speedup_by_size
+from quarl_nb.report.mixed_precision.rewards import reward_table
 from quarl_nb.report.mixed_precision.rules import half_precision_speedup
 from quarl_nb.report.mixed_precision.speedups import parts_table, speedup_tables, speedups
 from quarl_nb.report.style import NothingToDrawError
@@ -17,7 +18,7 @@ SIZES = {"A": 1_000_000, "B": 20_000_000, "C": 100_000_000}
 
 
 def records(ratios: dict[str, float], loss: float | None = None, jitter: float = 0.01,
-            device: str = "cpu") -> pd.DataFrame:  # fmt: skip
+            device: str = "cpu", seeds: int = 1) -> pd.DataFrame:  # fmt: skip
     """fp32 updates of 0.1 s; half precision's are `ratios` times shorter.
 
     An environment step and a decision take 0.001 s each, and every fourth step has an update.
@@ -39,7 +40,9 @@ def records(ratios: dict[str, float], loss: float | None = None, jitter: float =
             if loss is not None:
                 common = 20 + np.sin(np.arange(30.0))
                 row["returns"] = list(common * (1 - loss * (precision != "fp32")))
-            rows.append(row)
+            rows += [row | {"seed": seed, "key": row["key"] + str(seed or "")} | (
+                {"returns": [x + 0.01 * seed * (precision == "fp32") for x in row["returns"]]}
+                if loss is not None else {}) for seed in range(seeds)]
     return pd.DataFrame(rows)
 
 
@@ -70,7 +73,7 @@ def test_the_interval_holds_the_truth():
 
 
 def test_a_return_that_never_rose_is_not_kept():
-    stuck = records({"A": 1.1, "B": 3.0}, 0.0)
+    stuck = records({"A": 1.1, "B": 3.0}, 0.0, seeds=5)
     stuck["returns"] = [[-21.0] * 30] * len(stuck)
     found = half_precision_speedup(stuck)
     assert found.verdict == "inconclusive"
@@ -89,10 +92,33 @@ def test_a_return_that_never_rose_is_not_kept():
     ],
 )
 def test_the_verdict_needs_speed_and_reward(ratios, loss, verdict):
-    found = half_precision_speedup(records(ratios, loss))
+    found = half_precision_speedup(records(ratios, loss, seeds=3))
     assert found.verdict == verdict
     assert "policy B in bf16 on cpu" in found.measured
-    assert set(found.keys) == {"Afp32", "Abf16", "Bfp32", "Bbf16"}
+    runs = ("", "1", "2") if loss is not None else ("",)
+    assert set(found.keys) == {f"{policy}{precision}{run}" for policy in "AB"
+                               for precision in ("fp32", "bf16") for run in runs}  # fmt: skip
+
+
+def test_one_training_a_side_says_nothing_about_precision():
+    """Two trainings of float32 differ as much; their episodes tell nothing of the next."""
+    one, two = (half_precision_speedup(records({"A": 3.0}, loss, seeds=1)) for loss in (0.0, 0.5))
+    assert one.verdict == two.verdict == "inconclusive"
+    assert one.measured.endswith("reward compared for 0 of 1, without loss in 0")
+    frame = records({"A": 3.0}, 0.0, seeds=3)
+    for seed, mean in ((0, 20.0), (1, 10.0), (2, 21.0)):  # another seed, another half return
+        at = (frame["seed"] == seed) & (frame["precision"] == "bf16")
+        frame.loc[at, "returns"] = pd.Series([[mean] * 30], index=frame.index[at])
+    unsure = half_precision_speedup(frame)
+    assert unsure.verdict == "inconclusive" and "compared for 1 of 1" in unsure.measured
+    (line,) = reward_table(frame).to_dict("records")
+    # fp32 earns 20 + 0.01 * seed + the mean of sin(0..29); gains of 0, -10 and 1 or so.
+    assert (line["policy"], line["trainings"], line["episodes each"]) == ("A", 3, 30)
+    gain = line["gain over fp32 [95 %, trainings]"]
+    assert gain.startswith("-15.") and gain.count("%") == 3
+    lone = reward_table(records({"A": 3.0}, 0.0)).iloc[0]
+    assert lone["gain over fp32 [95 %, trainings]"] == "0.0%"  # without ends
+    assert reward_table(records({"A": 3.0})).empty and reward_table(pd.DataFrame()).empty
 
 
 def test_without_records_nothing_is_measured():

@@ -100,8 +100,10 @@ def test_cells_have_the_precisions_that_a_device_computes_in(monkeypatch):
     ):
         monkeypatch.setattr(torch.cuda, "is_available", lambda cuda=cuda: cuda)
         found = MIXED_PRECISION.cells(parameters)
-        assert [f"{c['device']} {c['precision']}" for c, _ in found if c["policy"] == "A"] \
-            == expected  # fmt: skip
+        for policy, seeds in (("A", [0, 1, 2]), ("B", [0])):  # A is trained, B only timed
+            made = [(f"{c['device']} {c['precision']}", c["seed"])
+                    for c, _ in found if c["policy"] == policy]  # fmt: skip
+            assert made == [(kind, seed) for kind in expected for seed in seeds]
         trained = {c["policy"] for c, budget in found if "timesteps" in budget}
         assert trained == {"A"}
 
@@ -121,7 +123,7 @@ def test_policies_grow_as_the_paper_says():
         ({"repeats": 0}, "repeats must be at least 1, not 0"),
         ({"stored": -1}, "stored must be at least 1, not -1"),
         ({"eval_episodes": 0}, "eval_episodes must be at least 1, not 0"),
-        ({"seed": -1}, "seed must be from 0 to 2147483647, not -1"),
+        ({"seeds": [-1]}, "seed must be from 0 to 2147483647, not -1"),
         ({"first_seed": -1}, "seed must be from 0 to 2147483647, not -1"),
     ],
 )

@@ -6,16 +6,17 @@ import numpy as np
 import pandas as pd
 
 from quarl_nb.report.findings import NOT_MEASURED, Finding, Verdict, keys_of
-from quarl_nb.report.losses import paired_losses
+from quarl_nb.report.mixed_precision.rewards import relative_gains, trainings
 from quarl_nb.report.mixed_precision.speedups import PUBLISHED, speedups
-from quarl_nb.report.stats import ALPHA, Interval
+from quarl_nb.report.seeds import MIN_SEEDS, p_above
+from quarl_nb.report.stats import ALPHA, MARGIN, Interval
 from quarl_nb.report.untrained import fp32_never_learned
 
 
 def half_precision_speedup(records: pd.DataFrame, ratio: float = PUBLISHED) -> Finding:
     """Reproduced when a policy trains `ratio` times as fast as in float32 or faster (95 %, training
-    step), and its return is without loss (episodes of one training each). The return of a policy
-    whose fp32 never learned counts as not measured.
+    step), and its return is without loss (Student's t over training seeds). The return of a policy
+    whose fp32 never learned counts as not measured, as does that of fewer than `MIN_SEEDS` seeds.
 
     Not reproduced when none can be that fast, or each that is loses more than 5 %.
     """
@@ -23,10 +24,11 @@ def half_precision_speedup(records: pd.DataFrame, ratio: float = PUBLISHED) -> F
     if table.empty:
         return NOT_MEASURED
     unlearned = fp32_never_learned(records)
-    losses = [None if row["policy"] in unlearned else _loss(records, row)
-              for _, row in table.iterrows()]  # fmt: skip
-    kept = np.array([loss is not None and loss["p_no_loss"] <= ALPHA for loss in losses])
-    lost = np.array([loss is not None and loss["p_loss"] <= ALPHA for loss in losses])
+    trained = [trainings(records, row) for _, row in table.iterrows()]
+    gains = [() if row["policy"] in unlearned else relative_gains(runs)
+             for (_, row), runs in zip(table.iterrows(), trained, strict=True)]  # fmt: skip
+    kept = np.array([p_above(gain, -MARGIN) <= ALPHA for gain in gains])
+    lost = np.array([p_above([-g for g in gain], MARGIN) <= ALPHA for gain in gains])
     fast = (table["training_low"] >= ratio).to_numpy()
     slow = (table["training_high"] < ratio).to_numpy()
     best = table.loc[table["training"].idxmax()]
@@ -38,19 +40,8 @@ def half_precision_speedup(records: pd.DataFrame, ratio: float = PUBLISHED) -> F
         verdict = "not reproduced"
     text = (f"training steps {interval} times as fast, policy {best['policy']} in "
             f"{best['precision']} on {best['device']}")  # fmt: skip
-    known = sum(loss is not None for loss in losses)
+    known = sum(len(gain) >= MIN_SEEDS for gain in gains)
     text += f"; reward compared for {known} of {len(table)}, without loss in {kept.sum()}"
     text += f" (never learned: {', '.join(sorted(unlearned))})" if unlearned else ""
-    return Finding(verdict, text, interval, keys_of(table))
-
-
-def _loss(records: pd.DataFrame, row: pd.Series) -> pd.Series | None:
-    """The loss of this policy and precision; None where no reward was measured."""
-    if "returns" not in records:
-        return None
-    same = (records["policy"] == row["policy"]) & (records["device"] == row["device"])
-    losses = paired_losses(records[same])
-    if losses.empty:
-        return None
-    found = losses[losses["precision"] == row["precision"]]
-    return found.iloc[0] if len(found) else None
+    keys = (*keys_of(table), *(key for runs in trained for key in runs["key"]))
+    return Finding(verdict, text, interval, tuple(dict.fromkeys(keys)))

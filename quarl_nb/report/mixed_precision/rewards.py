@@ -1,0 +1,50 @@
+"""What policies trained in half precision earn, against float32: over training seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+
+from quarl_nb.report.losses import percent
+from quarl_nb.report.mixed_precision.speedups import speedups
+from quarl_nb.report.seeds import over_seeds
+
+
+def trainings(records: pd.DataFrame, row: pd.Series) -> pd.DataFrame:
+    """The runs that trained the policy of `row` on its device, in float32 and in its precision."""
+    trained = records["returns"].notna() if "returns" in records else False
+    same = (records["policy"] == row["policy"]) & (records["device"] == row["device"]) & trained
+    return records[same & records["precision"].isin(["fp32", row["precision"]])]
+
+
+def relative_gains(runs: pd.DataFrame) -> Sequence[float]:
+    """What half precision earns more, of |mean return in float32|: one number a training seed."""
+    means = runs.assign(mean=runs["returns"].map(np.mean) if len(runs) else ())
+    table = means.pivot(index="seed", columns="precision", values="mean").dropna()
+    if "fp32" not in table or table.shape[1] < 2 or table["fp32"].mean() == 0:
+        return ()
+    half = table.drop(columns="fp32").iloc[:, 0]
+    return ((half - table["fp32"]) / abs(table["fp32"].mean())).tolist()
+
+
+def reward_table(records: pd.DataFrame) -> pd.DataFrame:
+    """The gain of every policy that was trained to the end, for reading; empty without any.
+
+    Args:
+        records: `ResultStore.frame("mixed_precision")`.
+    """
+    lines = []
+    for _, row in speedups(records).iterrows():
+        runs = trainings(records, row)
+        if gains := relative_gains(runs):
+            found = over_seeds(gains)
+            ends = "" if np.isnan(found.low) else f" [{percent(found.low)}, {percent(found.high)}]"
+            half = runs[runs["precision"] != "fp32"]
+            lines.append({
+                **row[["policy", "device", "precision"]], "trainings": len(gains),
+                "episodes each": int(half["returns"].map(len).min()),
+                "gain over fp32 [95 %, trainings]": percent(found.value) + ends,
+            })  # fmt: skip
+    return pd.DataFrame(lines)
