@@ -158,6 +158,10 @@ class ResultStore:
         """Every record of a profile, sorted by key, superseded ones too; `read`'s errors."""
         return [self.read(path) for path in sorted((self.root / study / profile).glob("*.json"))]
 
+    def keys(self, study: str, profile: str) -> set[str]:
+        """Of every record of a profile, superseded ones too; none is read."""
+        return {path.stem for path in (self.root / study / profile).glob("*.json")}
+
     def best_profile(self, study: str) -> str | None:
         """The profile to show: full, else quick, else smoke; None without a record."""
         for profile in PROFILES:

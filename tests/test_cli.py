@@ -106,12 +106,16 @@ def test_a_failed_cell_exits_with_1_and_status_counts_it(fakes, tmp_path, capsys
     assert main(["status", *records]) == 0
     rows = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert rows == [
-        ["study", "profile", "cells", "done", "failed", "missing"],
-        ["fake", "smoke", "3", "0", "0", "3"],
-        ["fake", "quick", "4", "0", "0", "4"],
-        ["failing", "smoke", "3", "2", "1", "1"],
-        ["failing", "quick", "4", "0", "0", "4"],
+        ["study", "profile", "cells", "done", "failed", "missing", "other"],
+        ["fake", "smoke", "3", "0", "0", "3", "0"],
+        ["fake", "quick", "4", "0", "0", "4", "0"],
+        ["failing", "smoke", "3", "2", "1", "1", "0"],
+        ["failing", "quick", "4", "0", "0", "4", "0"],
     ]
+    (tmp_path / "fake" / "quick").mkdir(parents=True)
+    (tmp_path / "fake" / "quick" / "own.json").touch()  # of a policy that no profile names
+    assert main(["status", "fake", *records]) == 0
+    assert capsys.readouterr().out.splitlines()[-1].split()[2:] == ["4", "0", "0", "4", "1"]
 
 
 def test_status_goes_on_where_a_study_cannot_be_planned(fakes, monkeypatch, tmp_path, capsys):
@@ -194,6 +198,24 @@ def test_lists_of_notebooks_are_split_as_those_of_studies(monkeypatch):
     assert main(["render", "00_tour", "--set", "bits=8,4", "--set", "policy=my,net"]) == 0
     assert main(["render", "01_ptq_tables", "--set", "policies=ppo-CartPole-v1"]) == 0
     assert given == [{"bits": [8, 4], "policy": "my,net"}, {"policies": ["ppo-CartPole-v1"]}]
+
+
+def test_records_for_notebooks_are_found_from_where_the_command_is(monkeypatch, tmp_path):
+    given = []
+    monkeypatch.setattr("quarl_nb.render.render_all", lambda *a: given.append(a[2]) or [])
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("quarl_nb.cli.studies.project_root", lambda: POLICIES.parents[1])
+    assert main(["render", "01_ptq_tables", "--set", "records=mine"]) == 0
+    assert given == [{"records": str(tmp_path / "mine")}]
+
+
+def test_a_zip_without_its_suffix_is_told(monkeypatch, tmp_path, capsys):
+    (tmp_path / "my_model.zip").touch()
+    monkeypatch.chdir(tmp_path)
+    assert main(["evaluate", "my_model", "--env", "CartPole-v1"]) == 2
+    assert capsys.readouterr().err == (
+        "error: 'my_model' is no policy; did you mean 'my_model.zip'?\n"
+    )
 
 
 def test_claims_tells_each_verdict_and_the_counts(tmp_path, capsys):

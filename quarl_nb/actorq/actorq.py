@@ -85,7 +85,8 @@ class ActorQ:
             logger.warning("ActorQ's actors bring their own noise (noise_max), not action_noise")
         check_choice("engine", engine, ENGINES)
         for name in settings:
-            check_choice("setting of ActorQ", name, Settings.__dataclass_fields__)
+            check_choice("setting of ActorQ", name, [
+                *Settings.__dataclass_fields__, "env", "engine", "saving", "quantizer"])
         self.algorithm, self.engine = algorithm, engine
         self.saving, self.quantizer = _with_paths(saving or Saving()), quantizer
         self.settings = Settings(**settings)

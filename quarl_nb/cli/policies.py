@@ -28,7 +28,8 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     quantize = command(quantize_command, "my_sb3_model.zip --bits 8 --env CartPole-v1")
     for reads_policy in (evaluate, quantize):
         reads_policy.add_argument("policy", help="an SB3 zip, a policy's folder or name, hub:...")
-        reads_policy.add_argument("--env", metavar="ID", help="default: what the policy says")
+        reads_policy.add_argument("--env", metavar="ID", help="default: what the policy says; one "
+                                  "of your own: MODULE:ID")
         reads_policy.add_argument("--episodes", type=int, default=20, help="default: 20")
         reads_policy.add_argument("--vecnormalize", type=Path, metavar="FILE",
                                   help="vecnormalize.pkl of an SB3 zip (read, never executed)")
@@ -111,6 +112,8 @@ def policy_source(text: str) -> str:
         return text
     if Path(text).exists():
         return text
+    if Path(f"{text}.zip").exists():
+        raise QuarlError(f"'{text}' is no policy; did you mean '{text}.zip'?")
     names = sorted(path.name for path in folder.glob("*") if path.is_dir())
     check_choice("policy", text, ["an SB3 zip", "a policy's folder", "hub:owner/name", *names])
     return str(folder / text)

@@ -67,19 +67,23 @@ def render_command(options: argparse.Namespace) -> int:
     folder = project_root() / "notebooks"
     notebooks = find_notebooks(folder, options.notebooks)
     parameters = _settings(options.set, default_parameters(notebooks))
+    if isinstance(parameters.get("records"), str):
+        # The notebooks run in their own folder.
+        parameters["records"] = str(Path(parameters["records"]).resolve())
     failures = render_all(notebooks, options.out or folder / "rendered", parameters)
     return 1 if failures else 0
 
 
 def status_command(options: argparse.Namespace) -> int:
-    """Count what is done, failed and missing of each study and profile."""
+    """Count what is done, failed and missing of each study and profile, and other records."""
     from quarl_nb.runner import plan
     from quarl_nb.studies import STUDIES, get_study
 
     studies = [get_study(name) for name in ([options.study] if options.study else STUDIES)]
     store = _store(options.records)
     wide = max(len(name) for name in ("study", *(study.name for study in studies))) + 2
-    print(f"{'study':<{wide}}{'profile':<9}{'cells':>6}{'done':>6}{'failed':>8}{'missing':>9}")
+    print(f"{'study':<{wide}}{'profile':<9}{'cells':>6}{'done':>6}{'failed':>8}{'missing':>9}"
+          f"{'other':>7}")  # fmt: skip
     for study in studies:
         for profile in study.profiles:
             try:
@@ -90,7 +94,10 @@ def status_command(options: argparse.Namespace) -> int:
             done = sum(store.has(study.name, profile, key) for key in keys)
             failed = sum(store.error_path(study.name, profile, key).is_file() for key in keys)
             missing = len(keys) - done
-            print(f"{study.name:<{wide}}{profile:<9}{len(keys):>6}{done:>6}{failed:>8}{missing:>9}")
+            # Of other policies or parameters than the profile's: one's own.
+            other = len(store.keys(study.name, profile) - set(keys))
+            print(f"{study.name:<{wide}}{profile:<9}{len(keys):>6}{done:>6}{failed:>8}{missing:>9}"
+                  f"{other:>7}")  # fmt: skip
     return 0
 
 

@@ -44,7 +44,9 @@ def table4(rows: pd.DataFrame) -> str:
         rows: `ptq.tables.ptq_rows`.
     """
     lines = ["# Table 4: published beside measured", "",
-             "Simulated returns of one policy each; [how to read them](../../docs/method.md).", "",
+             "Simulated returns of one policy each; [how to read them](../../docs/method.md). fp16 "
+             "stands in [notebook 01](../../notebooks/rendered/01_ptq_tables.ipynb). Walker2D and "
+             "HalfCheetah are other environments than the paper's: compare their losses alone.", "",
              "| policy | fp32 published | measured [95 %] | int8 published "
              "| 8-bit measured [95 %] | loss published | loss measured [95 %] | verdict |",
              "|---|---:|---:|---:|---:|---:|---:|---|"]  # fmt: skip

@@ -45,6 +45,7 @@ def make_env(env_id: str) -> gym.Env:
         module, _, name = env_id.rpartition(":")
         near = get_close_matches(env_id, list(gym.registry), n=1)
         hint = f"; did you mean '{near[0]}'?" if near else ""
+        hint += " (one of your own: its_module:its_id)"
         if module:
             hint = f"; '{module}' must gymnasium.register the id '{name}'"
         raise QuarlError(f"unknown environment '{env_id}'{hint} ({error})") from error

@@ -81,7 +81,7 @@ def test_a_trained_policy_is_not_trained_again_without_a_word(project, capfd, ca
 
 
 def test_what_is_not_done_when_the_time_is_over_is_told(project, capfd):
-    assert main(["train", PPO, A2C, "--hours", "1e-7", "--workers", "1"]) == 0
+    assert main(["train", PPO, A2C, "--hours", "1e-12", "--workers", "1"]) == 0
     captured = capfd.readouterr()
     assert captured.out == "" and captured.err.splitlines() == [
         f"{name}: missing as the time was over; the same command goes on" for name in (PPO, A2C)

@@ -177,6 +177,10 @@ def test_table_shows_published_beside_measured(records) -> None:
     assert row["int8", "published"] == "21" and row["int8", "measured"].startswith("2")
     assert row["E int8", "measured"] == "0.0% [0.0%, 0.0%]"
     assert row["episodes", ""] == "40"
+    few = frame["precision"] == "fp16"
+    frame.loc[few, "returns"] = frame.loc[few, "returns"].map(lambda returns: returns[:30])
+    shown = tables.ptq_table(tables.ptq_rows(frame), measured_only=True)
+    assert shown.loc[("DQN", "Pong")]["episodes", ""] == "40 (fp16: 30)"
 
 
 def test_a_policy_of_ones_own_stands_beside_the_suites(records) -> None:

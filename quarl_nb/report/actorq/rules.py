@@ -107,9 +107,10 @@ def returns_kept(
     verdict: Verdict = "reproduced" if kept.all() and not missing_tasks(rows) \
         else "not reproduced" if lost.any() else "inconclusive"
     worst = rows.loc[rows[measure].idxmax()]
-    text = (f"{int(kept.sum())} of {len(rows)} without loss, {int(lost.sum())} lose more than 5 %, "
-            f"on {tasks_told(rows)}; largest loss {percent(worst[measure])} ({worst['task']}, "
-            f"{worst['precision']})")  # fmt: skip
+    of = {"final_loss": "final return", "area_loss": "mean return over the run"}[measure]
+    text = (f"{int(kept.sum())} of {len(rows)} without loss of {of}, {int(lost.sum())} lose more "
+            f"than 5 %, on {tasks_told(rows)}; largest loss {percent(worst[measure])} "
+            f"({worst['task']}, {worst['precision']})")  # fmt: skip
     return finding(verdict, rows, text, interval_of(worst, measure))
 
 

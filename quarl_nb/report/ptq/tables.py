@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import numpy as np
 import pandas as pd
 
@@ -89,6 +91,7 @@ def ptq_table(rows: pd.DataFrame, measured_only: bool = False) -> pd.DataFrame:
         rows = rows[rows["episodes"].notna()]
     rows = rows.sort_values("algo", key=lambda names: names.map(ALGOS.index), kind="stable")
     lines: dict[tuple[str, str], dict[tuple[str, str], str]] = {}
+    episodes: dict[tuple[str, str], dict[str, list[str]]] = {}  # precisions by their number
     for (_, row), name in zip(rows.iterrows(), row_names(rows), strict=True):
         line = lines.setdefault((str(row["algo"]).upper(), name), {})
         head = str(row["precision"])
@@ -97,8 +100,12 @@ def ptq_table(rows: pd.DataFrame, measured_only: bool = False) -> pd.DataFrame:
         if head != "fp32":
             line[(f"E {head}", "published")] = percent(row['published_loss'])
             line[(f"E {head}", "measured")] = _loss(row)
-        line[("episodes", "")] = "" if pd.isna(row["episodes"]) else f"{row['episodes']:.0f}"
         line[("verdict", head)] = row["verdict"]
+        if pd.notna(row["episodes"]):
+            played = episodes.setdefault((str(row["algo"]).upper(), name), {})
+            played.setdefault(f"{row['episodes']:.0f}", []).append(head)
+    for key, played in episodes.items():
+        lines[key][("episodes", "")] = _episodes_text(played)
     order = [(head, side) for head in ("fp32", "fp16", "int8", "E fp16", "E int8")
              for side in ("published", "measured")]
     order += [("episodes", ""), *(("verdict", head) for head in ("fp32", "fp16", "int8"))]
@@ -106,6 +113,13 @@ def ptq_table(rows: pd.DataFrame, measured_only: bool = False) -> pd.DataFrame:
     table = table.reindex(columns=pd.MultiIndex.from_tuples(order)).fillna("")
     table.index = pd.MultiIndex.from_tuples(list(lines), names=["algorithm", "environment"])
     return table
+
+
+def _episodes_text(played: Mapping[str, Sequence[str]]) -> str:
+    """As "30", or "400 (fp16: 30)" where precisions differ: fp32's number first."""
+    (most, _), *others = played.items()
+    told = [f"{', '.join(heads)}: {number}" for number, heads in others]
+    return most + (f" ({'; '.join(told)})" if told else "")
 
 
 def row_names(rows: pd.DataFrame) -> pd.Series:
@@ -149,7 +163,7 @@ def sweet_spot_tables(records: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame
     shown = pd.DataFrame({
         "policy": tidy["policy"].map(policy_label), "best width (bits)": tidy["bits"],
         "gain over fp32 (corrected 95 % bound)": [
-            f"{row.gain:.4g} (> {row.low:.4g})" for row in tidy.itertuples()
+            f"{row.gain:.4g} (\u2265 {row.low:.4g})" for row in tidy.itertuples()
         ],
         "corrected p": tidy["p_holm"].map("{:.3g}".format),
         "sweet spot": tidy["sweet_spot"].map({True: "yes", False: "no"}),
