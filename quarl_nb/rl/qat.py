@@ -119,6 +119,11 @@ def export_qat(model: BaseAlgorithm, env_id: str | None = None) -> PolicyNet:
     return _with_activations(policy_from_model(plain, env_id=env_id), layers)
 
 
+def exported_qat(model: BaseAlgorithm, env_id: str | None = None) -> PolicyNet | None:
+    """`export_qat`, or None while quantization has not begun."""
+    return export_qat(model, env_id=env_id) if is_quantized(model) else None
+
+
 def _check_is_algorithm(model: Any, function: str) -> None:
     if not isinstance(model, BaseAlgorithm):
         kind = type(model).__name__

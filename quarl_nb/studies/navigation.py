@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import gymnasium as gym
 import torch
 from stable_baselines3 import DQN
-from stable_baselines3.common.base_class import BaseAlgorithm
 from torch import nn
 
 from quarl_nb.errors import QuarlError, check_at_least, check_seeds
@@ -22,8 +22,7 @@ from quarl_nb.rl.air_navigation import ENV_ID, AirNavigationEnv
 from quarl_nb.rl.evaluate import Evaluation, evaluate
 from quarl_nb.rl.model import make_model
 from quarl_nb.rl.policies import PolicyNet
-from quarl_nb.rl.qat import export_qat, prepare_qat
-from quarl_nb.rl.qat_networks import is_quantized
+from quarl_nb.rl.qat import exported_qat, prepare_qat
 from quarl_nb.rl.recipes import EARLY, get_recipe
 from quarl_nb.studies.policies import PolicySource, TrainedPolicies, select
 from quarl_nb.studies.ptq import FIRST_SEED, quantize_policy
@@ -183,11 +182,8 @@ def fine_tune(net: PolicyNet, cell: Mapping[str, Any], budget: Mapping[str, Any]
         for layer, trained in zip(_linear(network), _linear(net), strict=True):
             layer.load_state_dict(trained.state_dict())
     callback = prepare_qat(model, _bits(cell["precision"]))
-
-    def export(model: BaseAlgorithm) -> PolicyNet | None:
-        return export_qat(model, env_id=ENV_ID) if is_quantized(model) else None
-
     schedule = Schedule(budget["timesteps"], 0, budget["evaluations"], budget["eval_episodes"])
+    export = partial(exported_qat, env_id=ENV_ID)
     return train_watched(model, ENV_ID, schedule, export, [callback])
 
 

@@ -23,8 +23,7 @@ from quarl_nb.rl.atari import is_atari
 from quarl_nb.rl.evaluate import evaluate
 from quarl_nb.rl.model import make_model
 from quarl_nb.rl.policies import PolicyNet
-from quarl_nb.rl.qat import export_qat, prepare_qat
-from quarl_nb.rl.qat_networks import is_quantized
+from quarl_nb.rl.qat import exported_qat, prepare_qat
 from quarl_nb.rl.recipes import Recipe, get_recipe
 from quarl_nb.studies.ptq import ATARI_EPISODES, FIRST_SEED, quantize_policy
 from quarl_nb.studies.regularizers import (
@@ -189,9 +188,8 @@ def prepare(
         return PolicyNet.from_sb3(model, env_id=recipe.env_id).with_head(recipe.head)
 
     def quantized(model: BaseAlgorithm) -> PolicyNet | None:
-        if not is_quantized(model):
-            return None
-        return export_qat(model, env_id=recipe.env_id).with_head(recipe.head)
+        net = exported_qat(model, env_id=recipe.env_id)
+        return net and net.with_head(recipe.head)
 
     if cell["regularizer"] == LAYER_NORM:
         normalize_hidden_layers(model, recipe.algo)
