@@ -16,15 +16,14 @@ from quarl_nb.report.paper import speedups as published_speedups
 # Columns of the setting that tables show where runs differ in them.
 KNOBS = {"n_actors": "actors", "envs_per_actor": "envs an actor", "width": "width",
          "pull_period": "pull period", "samples_per_insert": "samples per insert",
-         "batch_size": "batch", "budget.device": "learner on",
-         "provenance.cpu": "processor"}  # fmt: skip
+         "budget.device": "learner on", "provenance.cpu": "processor"}  # fmt: skip
 NEVER, UNMEASURED, UNLEARNED = "not reached", "not measured", "nothing learned"
 
 
 def setting_label(rows: pd.DataFrame) -> str:
     """What runs were set to, in words: "1 actor x 1 env, 256 or 2048 wide, pull 1000, 1 sample an
     insert, learner on cpu"."""
-    numbers = [name for name in KNOBS if "." not in name]
+    numbers = [name for name in (*KNOBS, "batch_size") if "." not in name]
     each = {name: sorted(rows[name].unique()) for name in numbers}
     text = {name: " or ".join(f"{value:g}" for value in values) for name, values in each.items()}
     actors, samples = ("" if each[name] == [1] else "s"
