@@ -165,7 +165,7 @@ class ResultStore:
     def best_profile(self, study: str) -> str | None:
         """The profile to show: full, else quick, else smoke; None without a record."""
         for profile in PROFILES:
-            if any((self.root / study / profile).glob("*.json")):
+            if self.keys(study, profile):
                 return profile
         return None
 

@@ -91,11 +91,12 @@ def status_command(options: argparse.Namespace) -> int:
             except QuarlError as error:
                 print(f"{study.name:<{wide}}{profile:<9}{error}")
                 continue
-            done = sum(store.has(study.name, profile, key) for key in keys)
+            recorded = store.keys(study.name, profile)
+            done = len(recorded.intersection(keys))
             failed = sum(store.error_path(study.name, profile, key).is_file() for key in keys)
             missing = len(keys) - done
             # Of other policies or parameters than the profile's: one's own.
-            other = len(store.keys(study.name, profile) - set(keys))
+            other = len(recorded) - done
             print(f"{study.name:<{wide}}{profile:<9}{len(keys):>6}{done:>6}{failed:>8}{missing:>9}"
                   f"{other:>7}")  # fmt: skip
     return 0

@@ -22,7 +22,7 @@ NEVER, UNMEASURED, UNLEARNED = "not reached", "not measured", "nothing learned"
 
 def setting_label(rows: pd.DataFrame) -> str:
     """What runs were set to, in words: "1 actor x 1 env, 256 or 2048 wide, pull 1000, 1 sample an
-    insert, learner on cpu"."""
+    insert, batches of 128, learner on cpu"."""
     numbers = [name for name in (*KNOBS, "batch_size") if "." not in name]
     each = {name: sorted(rows[name].unique()) for name in numbers}
     text = {name: " or ".join(f"{value:g}" for value in values) for name, values in each.items()}
