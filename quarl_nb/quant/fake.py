@@ -19,7 +19,7 @@ from quarl_nb.quant.affine import (
     quant_range,
     quantize,
 )
-from quarl_nb.quant.observer import ResizingModule, make_observer
+from quarl_nb.quant.observer import AVERAGING_CONSTANT, ResizingModule, make_observer
 from quarl_nb.quant.qconfig import PerChannel, PerGroup, QConfig
 
 
@@ -208,6 +208,15 @@ class TrainingQuantizer(nn.Module, ABC):
                 f"{told}: prepare_qat the model with the arguments that it was trained with"
             )
         self.enabled = bool(enabled)
+
+
+def count_batch(count: Tensor) -> float:
+    """Count one more batch in place and return its weight in an exponential moving average.
+
+    The first hundred batches count alike, so that where the average starts leaves no trace.
+    """
+    count.fill_(min(count.item() + 1, 1 / AVERAGING_CONSTANT))
+    return 1 / count.item()
 
 
 def round_to_levels(

@@ -10,7 +10,12 @@ from torch import Tensor, nn
 
 from quarl_nb.errors import QuarlError
 from quarl_nb.quant.affine import QParams, quant_range
-from quarl_nb.quant.fake import TrainingQuantizer, clipped_gradient, round_to_levels
+from quarl_nb.quant.fake import (
+    TrainingQuantizer,
+    clipped_gradient,
+    count_batch,
+    round_to_levels,
+)
 
 # Training cannot carry a step below this: its gradient would lose its sign.
 SMALLEST_STEP = 1e-8
@@ -45,10 +50,10 @@ class LearnedStepFunction(torch.autograd.Function):
 class LearnedStep(TrainingQuantizer):
     """A quantizer per tensor whose step is a parameter.
 
-    Until `start` it observes; then the step begins at 2 mean|x| / sqrt(high) (section 2.1). Levels
-    are signed, -2^(b-1)..2^(b-1)-1, or 0..2^b-1 where nothing negative was observed. The step's
-    gradient is scaled by 1 / sqrt(N high), N values in a weight or features in an activation
-    (section 2.2).
+    Until `start` it observes; then the step begins at 2 mean|x| / sqrt(high) (section 2.1), of the
+    weight as it is then, or of the latest hundred batches of an activation. Levels are signed,
+    -2^(b-1)..2^(b-1)-1, or 0..2^b-1 where nothing negative was observed. The step's gradient is
+    scaled by 1 / sqrt(N high), N values in a weight or features in an activation (section 2.2).
 
     Args:
         batched: an activation [batch, ...]; else a weight.
@@ -72,10 +77,9 @@ class LearnedStep(TrainingQuantizer):
     def observe(self, x: Tensor) -> None:
         if self.enabled:
             return
-        count = self.running_count.item() + 1
-        self.running_count.fill_(count)
+        share = count_batch(self.running_count)
         self.running_min.fill_(min(self.running_min.item(), x.min().item()))
-        self.running_magnitude.lerp_(x.abs().mean().float(), 1 / count)
+        self.running_magnitude.lerp_(x.abs().mean().float(), share if self.batched else 1)
 
     @property
     def levels(self) -> tuple[int, int]:

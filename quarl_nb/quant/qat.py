@@ -15,9 +15,13 @@ from torch import Tensor, nn
 
 from quarl_nb.errors import QuarlError, check_choice
 from quarl_nb.quant.affine import QParams, affine_qparams, quant_range
-from quarl_nb.quant.fake import TrainingQuantizer, round_to_levels, straight_through
+from quarl_nb.quant.fake import (
+    TrainingQuantizer,
+    count_batch,
+    round_to_levels,
+    straight_through,
+)
 from quarl_nb.quant.lsq import LearnedStep
-from quarl_nb.quant.observer import AVERAGING_CONSTANT
 
 METHODS = ("minmax", "lsq")
 SMALLEST_SCALE = torch.finfo(torch.float32).tiny
@@ -91,10 +95,7 @@ class _QuantizeWeight(torch.autograd.Function):
 
 
 class InputQuantizer(TrainingQuantizer):
-    """Affine quantization, per tensor, to an exponential moving average of the batches' ranges.
-
-    The first hundred batches count alike, so that where the average starts leaves no trace.
-    """
+    """Affine quantization, per tensor, to a moving average (`count_batch`) of batches' ranges."""
 
     running_count: Tensor
     running_min: Tensor
@@ -113,10 +114,9 @@ class InputQuantizer(TrainingQuantizer):
         if x.ndim == 4 and x.is_contiguous(memory_format=torch.channels_last):
             x = x.movedim(1, -1)  # in the order of memory, of which aminmax makes a copy otherwise
         lowest, highest = x.aminmax()
-        count = min(self.running_count.item() + 1, 1 / AVERAGING_CONSTANT)
-        self.running_count.fill_(count)
-        self.running_min.lerp_(lowest.float(), 1 / count)
-        self.running_max.lerp_(highest.float(), 1 / count)
+        share = count_batch(self.running_count)
+        self.running_min.lerp_(lowest.float(), share)
+        self.running_max.lerp_(highest.float(), share)
 
     def quantize(self, x: Tensor) -> Tensor:
         scale, zero_point = self._scalars()

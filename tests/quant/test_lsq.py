@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 
 import pytest
@@ -76,13 +77,26 @@ def test_gradient_scale_is_that_of_section_2_2(batched: bool, n: int) -> None:
     assert quantizer.step.grad.item() == pytest.approx(unscaled / math.sqrt(n * 3), rel=1e-4)
 
 
-def test_the_step_starts_from_the_mean_magnitude_of_all_batches() -> None:
+def test_the_step_of_an_activation_starts_from_the_latest_hundred_batches() -> None:
     quantizer = LearnedStep(3, batched=True)
     quantizer(torch.tensor([1.0, -1.0]))
     quantizer(torch.tensor([4.0, 2.0]))
+    early = copy.deepcopy(quantizer)
+    early.start()
+    assert early.step.item() == pytest.approx(2 * 2 / math.sqrt(3))
+    assert early.levels == (-4, 3)
+    for _ in range(1000):  # of 1002 batches the first two are 0.004 % of the moving average
+        quantizer(torch.tensor([8.0, -8.0]))
     quantizer.start()
-    assert quantizer.step.item() == pytest.approx(2 * 2 / math.sqrt(3))
-    assert quantizer.levels == (-4, 3)
+    assert quantizer.step.item() == pytest.approx(2 * 8 / math.sqrt(3), rel=1e-3)
+
+
+def test_the_step_of_a_weight_starts_from_the_weight_as_it_is() -> None:
+    quantizer = LearnedStep(3, batched=False)
+    for size in (1.0, 2.0, 5.0):
+        quantizer(torch.tensor([size, -size]))
+    quantizer.start()
+    assert quantizer.step.item() == pytest.approx(2 * 5 / math.sqrt(3))
 
 
 def test_levels_are_unsigned_where_nothing_negative_was_seen() -> None:
