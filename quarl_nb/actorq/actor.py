@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from time import perf_counter
 
 import numpy as np
@@ -13,6 +12,7 @@ import torch
 from quarl_nb.actorq.environments import make_checked, n_outputs
 from quarl_nb.actorq.quantizer import deserialize
 from quarl_nb.actorq.settings import ActorTask, Orders, Transitions
+from quarl_nb.actorq.timed import Timed
 from quarl_nb.actorq.variables import Variables
 from quarl_nb.errors import QuarlError, users_own
 from quarl_nb.inference import Engine, open_engine
@@ -20,7 +20,7 @@ from quarl_nb.inference import Engine, open_engine
 ACTIVITIES = ("environment", "inference", "pull", "deserialize", "load", "send", "wait")
 
 
-class Actor:
+class Actor(Timed):
     """Steps its environments with the newest policy that it opened.
 
     Raises:
@@ -28,6 +28,7 @@ class Actor:
     """
 
     def __init__(self, task: ActorTask) -> None:
+        super().__init__(ACTIVITIES)
         self.task, settings = task, task.settings
         # Neither a restart nor a resumed run goes through the numbers that came before again.
         sequence = np.random.SeedSequence(
@@ -49,7 +50,6 @@ class Actor:
         self._n_outputs = n_outputs(task.spec)
         self._engine: Engine | None = None
         self.version = -1
-        self.seconds = dict.fromkeys(ACTIVITIES, 0.0)
         self.pulled_bytes, self.pulls = 0, 0
         self._steps_until_pull = 0
 
@@ -63,13 +63,6 @@ class Actor:
         """Steps of each environment in the next message: less than one reaches over a pull."""
         steps = min(self.task.settings.transitions_per_message, self._steps_until_pull)
         return max(1, steps // len(self.envs))
-
-    @contextmanager
-    def timed(self, activity: str) -> Iterator[None]:
-        """Account what is done inside to `activity`, in seconds."""
-        started = perf_counter()
-        yield
-        self.seconds[activity] += perf_counter() - started
 
     def open(self, variables: Variables) -> None:
         """Act with `variables` from now on; the version that acts already is left in place.

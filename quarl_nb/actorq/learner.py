@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from time import perf_counter
 from typing import Any
 
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
@@ -12,6 +9,7 @@ from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from quarl_nb.actorq.limiter import RateLimiter
 from quarl_nb.actorq.replay import ReplayFeed, check_algorithm
 from quarl_nb.actorq.settings import Orders, Settings, Transitions
+from quarl_nb.actorq.timed import Timed
 from quarl_nb.errors import users_own
 from quarl_nb.processes import keep_freed_memory
 from quarl_nb.rl.policies import PolicyNet
@@ -21,7 +19,7 @@ ACTIVITIES = ("insert", "sample", "train", "publish", "wait")
 TOLERANCE_RATE = 0.1
 
 
-class Learner:
+class Learner(Timed):
     """Feeds an algorithm's replay buffer and calls its `train()`; the rest stays as it is.
 
     Args:
@@ -44,6 +42,7 @@ class Learner:
         total_steps: int,
         resumed: bool = False,
     ) -> None:
+        super().__init__(ACTIVITIES)
         check_algorithm(algorithm)
         keep_freed_memory()
         self.algorithm, self.settings = algorithm, settings
@@ -56,7 +55,6 @@ class Learner:
         lost = resumed and not algorithm.replay_buffer.size()  # type: ignore[union-attr]  # checked
         self._put_off = algorithm.num_timesteps if lost else 0
         self.limiter = self._limiter()
-        self.seconds = dict.fromkeys(ACTIVITIES, 0.0)
         self.warming = algorithm.num_timesteps < algorithm.learning_starts
         self._policy: PolicyNet | None = None
         self._time_sampling()
@@ -78,13 +76,6 @@ class Learner:
         if self._policy is None:
             self._policy = PolicyNet.from_sb3(self.algorithm, share_weights=True)
         return self._policy
-
-    @contextmanager
-    def timed(self, activity: str) -> Iterator[None]:
-        """Account what is done inside to `activity`, in seconds."""
-        started = perf_counter()
-        yield
-        self.seconds[activity] += perf_counter() - started
 
     def can_update(self) -> bool:
         return self.limiter.can_sample(self.algorithm.batch_size)

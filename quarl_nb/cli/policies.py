@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import math
-import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -44,6 +43,7 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
 def train_command(options: argparse.Namespace) -> int:
     """Train policies with stable-baselines3, going on where an earlier call stopped."""
     from quarl_nb.cli.training import list_policies, train_all
+    from quarl_nb.processor import usable_cores
     from quarl_nb.rl.zoo import wanted_policies
 
     if options.list:
@@ -54,7 +54,7 @@ def train_command(options: argparse.Namespace) -> int:
     if options.workers is not None:
         check_at_least(1, **{"--workers": options.workers})
     names = wanted_policies(options.names, options.missing, options.retrain)
-    workers = options.workers or os.cpu_count() or 1
+    workers = options.workers or usable_cores()
     return train_all(names, options.hours, min(workers, len(names)))
 
 

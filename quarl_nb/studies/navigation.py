@@ -16,7 +16,7 @@ import torch
 from stable_baselines3 import DQN
 from torch import nn
 
-from quarl_nb.errors import QuarlError, check_at_least, check_seeds
+from quarl_nb.errors import check_at_least, check_seeds
 from quarl_nb.quant import Precision, parse_precision, weight_bytes
 from quarl_nb.rl.air_navigation import ENV_ID, AirNavigationEnv
 from quarl_nb.rl.evaluate import Evaluation, evaluate
@@ -26,6 +26,7 @@ from quarl_nb.rl.qat import exported_qat, prepare_qat
 from quarl_nb.rl.recipes import EARLY, get_recipe
 from quarl_nb.studies.policies import PolicySource, TrainedPolicies, select
 from quarl_nb.studies.ptq import FIRST_SEED, quantize_policy
+from quarl_nb.studies.qat import trained_bits
 from quarl_nb.studies.watched import Schedule, Trained, train_watched
 from quarl_nb.study import Measurement
 
@@ -75,7 +76,7 @@ class NavigationStudy:
                 cell = common | {"precision": precision, "method": method, "seed": 0}
                 found.append((cell, budget))
             for precision in parameters["qat"] if policy in trained_on else ():
-                _bits(precision)
+                trained_bits(precision)
                 for seed in parameters["qat_seeds"]:
                     cell = common | {"precision": precision, "method": QAT, "seed": seed}
                     found.append((cell, budget | training))
@@ -107,14 +108,6 @@ def _formats(parameters: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for precision, ranges in formats:
         parse_precision(precision, ranges)
         yield precision, ranges
-
-
-def _bits(precision: str) -> int:
-    """4 of affine4; QuarlError for what cannot be trained with."""
-    parsed = parse_precision(precision)
-    if parsed.weight is None or not precision.startswith("affine"):
-        raise QuarlError(f"cannot train in precision {precision!r}; allowed: affine2..affine16")
-    return parsed.weight.bits
 
 
 def network_of(policy: str) -> str:
@@ -181,7 +174,7 @@ def fine_tune(net: PolicyNet, cell: Mapping[str, Any], budget: Mapping[str, Any]
     for network in (model.q_net, model.q_net_target):
         for layer, trained in zip(_linear(network), _linear(net), strict=True):
             layer.load_state_dict(trained.state_dict())
-    callback = prepare_qat(model, _bits(cell["precision"]))
+    callback = prepare_qat(model, trained_bits(cell["precision"]))
     schedule = Schedule(budget["timesteps"], 0, budget["evaluations"], budget["eval_episodes"])
     export = partial(exported_qat, env_id=ENV_ID)
     return train_watched(model, ENV_ID, schedule, export, [callback])

@@ -132,10 +132,13 @@ def _ways(
 ) -> Iterator[tuple[str, str, str]]:
     """(precision, method, regularizer) of every way to train this policy, each checked."""
     for precision in parameters["precisions"]:
-        yield precision, "minmax" if _bits(precision) else "none", "none"
+        if precision == "fp32":
+            yield precision, "none", "none"
+        else:
+            trained_bits(precision)
+            yield precision, "minmax", "none"
     for precision in parameters["lsq"]:
-        if not _bits(precision):
-            raise QuarlError("lsq quantizes: allowed are affine2..affine16, not fp32")
+        trained_bits(precision)
         yield precision, "lsq", "none"
     for regularizer in parameters["regularizers"]:
         check_choice("regularizer", regularizer, (LAYER_NORM, *NOISE))
@@ -169,14 +172,16 @@ def _budget(parameters: Mapping[str, Any], recipe: Recipe) -> dict[str, Any]:
             "episodes": episodes, "first_seed": parameters["first_seed"]}  # fmt: skip
 
 
-def _bits(precision: str) -> int | None:
-    """4 of affine4, None of fp32; QuarlError for what cannot be trained with."""
+def trained_bits(precision: str) -> int:
+    """4 of affine4.
+
+    Raises:
+        QuarlError: QAT has no such precision.
+    """
     parsed = parse_precision(precision)
-    if parsed.weight is not None and precision.startswith("affine"):
-        return parsed.weight.bits
-    if precision != "fp32":
-        raise QuarlError(f"cannot train in precision {precision!r}; allowed: fp32, affine2..16")
-    return None
+    if parsed.weight is None or not precision.startswith("affine"):
+        raise QuarlError(f"no QAT in precision {precision!r}: only in affine2..affine16")
+    return parsed.weight.bits
 
 
 def prepare(
@@ -198,9 +203,9 @@ def prepare(
         callback = prepare_qat(model, noise_bits, quant_delay=quant_delay)
         noise_for_quantization(model, noise_bits)
         return [callback], quantized
-    bits = _bits(cell["precision"])
-    if bits is None:
+    if cell["precision"] == "fp32":
         return [], plain
+    bits = trained_bits(cell["precision"])
     check_choice("quantization-aware method", cell["method"], METHODS)
     callback = prepare_qat(model, bits, quant_delay=quant_delay, method=cell["method"])
     return [callback], quantized

@@ -163,7 +163,7 @@ def test_networks_are_named_as_in_table_6():
         ({"policies": ["dqn-AirNavigation-IV"]}, "unknown policy 'dqn-AirNavigation-IV'"),
         ({"precisions": ["affine17"]}, "unknown precision 'affine17'"),
         ({"ranges": ["best"]}, "unknown ranges 'best'"),
-        ({"qat": ["int8"]}, "cannot train in precision 'int8'; allowed: affine2..affine16"),
+        ({"qat": ["int8"]}, "no QAT in precision 'int8': only in affine2..affine16"),
         ({"episodes": 0}, "episodes must be at least 1, not 0"),
         ({"first_seed": -1}, "seed must be from 0 to 2147483647, not -1"),
         ({"qat_seeds": [-2]}, "seed must be from 0 to 2147483647, not -2"),
