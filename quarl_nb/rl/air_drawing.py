@@ -87,7 +87,6 @@ def draw_arena(ax: Axes, world: AirWorld) -> None:
             ax.add_patch(Circle((x, y), radius, facecolor="#bbbbbb", edgecolor=GREY, lw=0.6))
     goal = (world.goal_x[0], world.goal_y[0])
     ax.add_patch(Circle(goal, GOAL_RADIUS_M, facecolor="#cdeee2", edgecolor=GREEN, lw=0.8))
-    _label(ax, goal, "goal")
 
 
 def draw_drone(ax: Axes, flight: Flight, step: int) -> None:
@@ -106,13 +105,21 @@ def draw_way(ax: Axes, flight: Flight, step: int) -> None:
     draw_arena(ax, flight.world)
     ax.plot(flight.x[: step + 1], flight.y[: step + 1], color=BLUE, marker=".", ms=2.5, lw=1)
     ax.plot(flight.x[0], flight.y[0], color=BLUE, marker="s", ms=4, mfc="white", zorder=3)
-    _label(ax, (flight.x[0], flight.y[0]), "start")
+    start = flight.x[0], flight.y[0]
+    goal = float(flight.world.goal_x[0]), float(flight.world.goal_y[0])
+    _label(ax, start, "start", away_from=goal)
+    _label(ax, goal, "goal", away_from=start)
     outcome = f", {flight.outcome}" if step == len(flight.x) - 1 else ""
     ax.set_title(f"{step * T_MAX_S:.1f} s{outcome}")
 
 
-def _label(ax: Axes, point: tuple[float, float], text: str) -> None:
-    above = point[1] < HALF - 3
+def _label(
+    ax: Axes, point: tuple[float, float], text: str, away_from: tuple[float, float]
+) -> None:
+    """Above or below the point, off the way between the two, but inside the arena."""
+    above = point[1] >= away_from[1]
+    if abs(point[1]) > HALF - 3:
+        above = point[1] < 0
     ax.annotate(
         text, point, (0, 8 if above else -8), textcoords="offset points", ha="center",
         va="bottom" if above else "top", zorder=5,
