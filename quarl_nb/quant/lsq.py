@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from quarl_nb.errors import QuarlError
 from quarl_nb.quant.affine import QParams, quant_range
-from quarl_nb.quant.fake import (
+from quarl_nb.quant.training import (
     TrainingQuantizer,
     clipped_gradient,
     count_batch,

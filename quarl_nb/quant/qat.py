@@ -15,13 +15,13 @@ from torch import Tensor, nn
 
 from quarl_nb.errors import QuarlError, check_choice
 from quarl_nb.quant.affine import QParams, affine_qparams, quant_range
-from quarl_nb.quant.fake import (
+from quarl_nb.quant.lsq import LearnedStep
+from quarl_nb.quant.training import (
     TrainingQuantizer,
     count_batch,
     round_to_levels,
     straight_through,
 )
-from quarl_nb.quant.lsq import LearnedStep
 
 METHODS = ("minmax", "lsq")
 SMALLEST_SCALE = torch.finfo(torch.float32).tiny

@@ -6,8 +6,8 @@ from stable_baselines3.common.base_class import BaseAlgorithm
 from torch import nn
 
 from quarl_nb.errors import check_choice
-from quarl_nb.quant.fake import TrainingQuantizer
 from quarl_nb.quant.qat import qat_layers
+from quarl_nb.quant.training import TrainingQuantizer
 from quarl_nb.rl.sb3_layers import algorithm_of
 
 _ON_POLICY = ("pi_features_extractor", "mlp_extractor.policy_net", "action_net")

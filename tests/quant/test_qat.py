@@ -10,7 +10,7 @@ from torch import nn
 
 from quarl_nb.errors import QuarlError
 from quarl_nb.quant import affine_qparams, parse_precision, quantize_weight
-from quarl_nb.quant.fake import FixedQuantize, StraightThrough, round_to_levels, straight_through
+from quarl_nb.quant.fake import FixedQuantize
 from quarl_nb.quant.qat import (
     METHODS,
     InputQuantizer,
@@ -20,6 +20,7 @@ from quarl_nb.quant.qat import (
     quantize_aware,
     scalar_qparams,
 )
+from quarl_nb.quant.training import StraightThrough, round_to_levels, straight_through
 
 ENDS = st.floats(-(2.0**100), 2.0**100, width=32)
 
