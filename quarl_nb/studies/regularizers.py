@@ -9,7 +9,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from quarl_nb.quant import noise_like_error
-from quarl_nb.quant.qat import WeightQuantizer, qat_layers
+from quarl_nb.quant.minmax import WeightQuantizer
+from quarl_nb.quant.qat import qat_layers
 from quarl_nb.rl.layers import Layer
 from quarl_nb.rl.policies import PolicyNet
 from quarl_nb.rl.qat_networks import ACTING

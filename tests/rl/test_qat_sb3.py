@@ -19,7 +19,8 @@ from torch import nn
 
 from quarl_nb.errors import QuarlError
 from quarl_nb.quant import parse_precision, quantize_module
-from quarl_nb.quant.qat import InputQuantizer, QATLayer, WeightQuantizer, qat_layers
+from quarl_nb.quant.minmax import InputQuantizer, WeightQuantizer
+from quarl_nb.quant.qat import QATLayer, qat_layers
 from quarl_nb.rl.checkpoint import Progress, load_checkpoint, save_checkpoint
 from quarl_nb.rl.fast_cnn import FAST_CNN_POLICIES, FastNatureCNN
 from quarl_nb.rl.policies import load_policy, save_policy
