@@ -121,13 +121,15 @@ class ActorQ:
         """
         check_at_least(1, total_steps=total_steps)
         self.saving.prepare()
+        learning_starts = self.algorithm.learning_starts
         progress = self._resume()
         # The replay buffer draws from numpy's global generator. A resumed run goes on with other
         # numbers than the ones it began with.
         self.algorithm.set_random_seed((self.settings.seed or 0) + progress.timesteps)
         learner = Learner(
-            self.algorithm, self.settings, total_steps, resumed=progress.timesteps > 0
-        )
+            self.algorithm, self.settings, total_steps, resumed=progress.timesteps > 0,
+            put_off=self.algorithm.learning_starts - learning_starts,
+        )  # fmt: skip
         run = Run(learner, total_steps, self.saving, progress, progress_bar, on_message)
         self.result, stopped = run.result, "failed"
         try:

@@ -74,6 +74,8 @@ class Crew(ABC, Generic[M]):
                 self.cores.share()
                 run.update()
                 self._publish_if_due()
+        while learner.is_behind():  # the last messages are learned from as often as any
+            run.update()
 
     def stop(self) -> None:
         """End every member."""

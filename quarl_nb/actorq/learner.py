@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
@@ -15,6 +16,7 @@ from quarl_nb.processes import keep_freed_memory
 from quarl_nb.rl.policies import PolicyNet
 
 ACTIVITIES = ("insert", "sample", "train", "publish", "wait")
+SAMPLERS = ("sample", "sample_weighted")  # of replay buffers: SB3's, and by priority
 # Of the transitions that the buffer starts with (Acme's `samples_per_insert_tolerance_rate`).
 TOLERANCE_RATE = 0.1
 
@@ -26,6 +28,7 @@ class Learner(Timed):
         algorithm: DQN, DDPG, TD3, SAC, D4PG or another with one environment; trained in place.
         total_steps: environment steps of the whole run, for the algorithm's schedules.
         resumed: go on from the algorithm's `num_timesteps`, not from zero.
+        put_off: what a checkpoint without its whole replay buffer has added to `learning_starts`.
 
     Attributes:
         updates: gradient steps of the run so far; the version of what is published now.
@@ -41,6 +44,7 @@ class Learner(Timed):
         settings: Settings,
         total_steps: int,
         resumed: bool = False,
+        put_off: int = 0,
     ) -> None:
         super().__init__(ACTIVITIES)
         check_algorithm(algorithm)
@@ -51,9 +55,7 @@ class Learner(Timed):
         self.updates = algorithm._n_updates if resumed else 0
         self._feed = ReplayFeed(algorithm, settings)
         self._begin_schedules()
-        # A checkpoint without its replay buffer has put off learning by the steps made before.
-        lost = resumed and not algorithm.replay_buffer.size()  # type: ignore[union-attr]  # checked
-        self._put_off = algorithm.num_timesteps if lost else 0
+        self._put_off = put_off
         self.limiter = self._limiter()
         self.warming = algorithm.num_timesteps < algorithm.learning_starts
         self._policy: PolicyNet | None = None
@@ -79,6 +81,10 @@ class Learner(Timed):
 
     def can_update(self) -> bool:
         return self.limiter.can_sample(self.algorithm.batch_size)
+
+    def is_behind(self) -> bool:
+        """Whether what is inserted asks for another update."""
+        return self.limiter.owes(self.algorithm.batch_size)
 
     def can_receive(self) -> bool:
         """Whether the rate limiter lets a message in; actors are blocked where it does not."""
@@ -134,18 +140,22 @@ class Learner(Timed):
             algorithm.exploration_rate = algorithm.exploration_schedule(remaining)
 
     def _time_sampling(self) -> None:
-        """Account the buffer's `sample`, which `train` calls, to an activity of its own."""
+        """Account the buffer's sampling, which `train` calls, to an activity of its own."""
         buffer: Any = self.algorithm.replay_buffer
-        sample = type(buffer).sample.__get__(buffer)
+        for name in SAMPLERS:
+            if hasattr(buffer, name):
+                setattr(buffer, name, self._timed_sampler(getattr(type(buffer), name), buffer))
 
-        def timed_sample(*args: Any, **kwargs: Any) -> Any:
+    def _timed_sampler(self, sampler: Callable[..., Any], buffer: Any) -> Callable[..., Any]:
+        def timed_sampler(*args: Any, **kwargs: Any) -> Any:
             with self.timed("sample"):
-                return sample(*args, **kwargs)
+                return sampler(buffer, *args, **kwargs)
 
-        buffer.sample = timed_sample
+        return timed_sampler
 
     def close(self) -> None:
         """Leave the algorithm as it was found: it can be saved, and trained by SB3 again."""
-        vars(self.algorithm.replay_buffer).pop("sample", None)
+        for name in SAMPLERS:
+            vars(self.algorithm.replay_buffer).pop(name, None)
         self.algorithm.learning_starts -= self._put_off
 

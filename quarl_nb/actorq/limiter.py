@@ -36,6 +36,10 @@ class RateLimiter:
         lead = self._lead - n
         return self.inserts >= max(self.min_size, 1) and lead >= -self.tolerance
 
+    def owes(self, n: int) -> bool:
+        """Whether `n` transitions more have to be sampled for as many a transition as asked."""
+        return self.can_sample(n) and self._lead >= n
+
     def can_insert(self, n: int) -> bool:
         """Whether actors may insert `n` transitions now; always while the buffer fills."""
         if self.inserts + n <= self.min_size:

@@ -157,7 +157,9 @@ def legacy_quantize_dequantize(x: Tensor, bits: int, axis: int | None = None) ->
     Source: `Q` and `conv_Q` (per output channel, here `axis=0`) of harvard-edge/QuaRL,
     baseline/new_ptq.py. There is no clamp and the zero point is computed but never used, so a range
     with both signs spans 2^bits + 1 levels, one more than `bits` bits hold, and a range of one sign
-    wastes levels. (That script casts to float16 when asked for 16 bits; this is the formula.)
+    wastes levels. (This is the formula: that script casts to float16 when asked for 16 bits, and of
+    algorithms other than DQN quantizes only variables with "pi" in their names, which leaves the
+    convolutions that A2C and PPO share in float32.)
 
     Args:
         x: float32, any shape. A channel of zeros is returned as it is (the original gives NaN).

@@ -193,10 +193,16 @@ def _restore_replay(model: BaseAlgorithm, saved: dict[str, Any]) -> None:
         return
     buffer = model.replay_buffer
     assert buffer is not None
-    if not saved:
-        # An empty buffer: collect the warm-up again before learning goes on.
-        model.learning_starts += model.num_timesteps
-        return
+    if saved:
+        _fill(buffer, saved)
+    held = buffer.size() * buffer.n_envs
+    warm_up = min(model.learning_starts, buffer.buffer_size * buffer.n_envs)
+    if held < min(model.num_timesteps, warm_up):
+        # Without its buffer, or saved while that was filled again: learning waits.
+        model.learning_starts += model.num_timesteps - held
+
+
+def _fill(buffer: ReplayBuffer, saved: dict[str, Any]) -> None:
     rows = len(saved["rewards"])
     if rows > buffer.buffer_size or (saved["full"] and rows < buffer.buffer_size):
         raise QuarlError(

@@ -65,6 +65,13 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         """As `ReplayBuffer.sample`, by priority; for algorithms that know no weights."""
         return self._get_samples(self.draw(batch_size)[0], env)
 
+    def sample_weighted(
+        self, batch_size: int, beta: float, env: VecNormalize | None = None
+    ) -> tuple[ReplayBufferSamples, Indices, NDArray[np.float32]]:
+        """Transitions by priority with their indices and importance weights, see `draw`."""
+        indices, weights = self.draw(batch_size, beta)
+        return self._get_samples(indices, env), indices, weights
+
     def draw(self, batch_size: int, beta: float = 1.0) -> tuple[Indices, NDArray[np.float32]]:
         """Indices of transitions by priority, and their importance weights, [batch_size] each.
 
@@ -111,12 +118,12 @@ class PrioritizedReplayBuffer(ReplayBuffer):
 class PrioritizedDQN(DQN):
     """SB3's DQN with importance weights in its loss, and TD errors given back as priorities.
 
-    Only `train` is overridden, SB3 2.9.2's line by line but for three: transitions are drawn with
-    weights, each one's Huber loss is multiplied by its weight, and its TD error becomes its
-    priority. Beta rises linearly to 1 over the run, as in stable-baselines 2.
+    Only `train` is overridden, SB3 2.9.2's line by line but for four: transitions are drawn with
+    weights, each one's Huber loss is multiplied by its weight, its TD error becomes its priority,
+    and returns are of one step. Beta rises linearly to 1 over the run, as in stable-baselines 2.
 
     Raises:
-        QuarlError: (when made) the replay buffer is of another class.
+        QuarlError: (when made) the replay buffer is of another class, or n_steps is above 1.
     """
 
     replay_buffer: PrioritizedReplayBuffer
@@ -125,6 +132,8 @@ class PrioritizedDQN(DQN):
         super()._setup_model()
         if not isinstance(self.replay_buffer, PrioritizedReplayBuffer):
             raise QuarlError("PrioritizedDQN needs replay_buffer_class=PrioritizedReplayBuffer")
+        if self.n_steps > 1:
+            raise QuarlError(f"PrioritizedDQN has returns of one step, not n_steps={self.n_steps}")
 
     def train(self, gradient_steps: int, batch_size: int = 100) -> None:
         """`gradient_steps` updates on batches drawn by priority."""
@@ -134,8 +143,9 @@ class PrioritizedDQN(DQN):
         beta = 1 - (1 - buffer.beta) * self._current_progress_remaining
         losses = []
         for _ in range(gradient_steps):
-            indices, weights = buffer.draw(batch_size, beta)
-            batch = buffer._get_samples(indices, env=self._vec_normalize_env)
+            batch, indices, weights = buffer.sample_weighted(
+                batch_size, beta, self._vec_normalize_env
+            )
             with torch.no_grad():
                 next_values = self.q_net_target(batch.next_observations).max(dim=1)[0]
                 ahead = (1 - batch.dones) * self.gamma * next_values.reshape(-1, 1)

@@ -13,6 +13,7 @@ from stable_baselines3.common.vec_env import VecNormalize
 from quarl_nb.actorq.learner import Learner
 from quarl_nb.actorq.settings import Settings, Transitions
 from quarl_nb.errors import QuarlError
+from quarl_nb.rl.prioritized import PrioritizedDQN, PrioritizedReplayBuffer
 
 
 def transitions(obs, next_obs, actions, rewards, dones, timeouts, actor=0):
@@ -115,6 +116,21 @@ def test_an_algorithm_loaded_without_its_environment_is_refused(small_dqn, tmp_p
     model = DQN.load(tmp_path / "model.zip")
     with pytest.raises(QuarlError, match=r"the DQN has no environment: DQN.load\(path, env=...\)"):
         Learner(model, Settings(), 10)
+
+
+@pytest.mark.parametrize("prioritized", [False, True])
+def test_sampling_is_accounted_for_apart_from_training(counter, prioritized):
+    algorithm, buffer = (PrioritizedDQN, PrioritizedReplayBuffer) if prioritized else (DQN, None)
+    model = algorithm("MlpPolicy", counter(), replay_buffer_class=buffer, learning_starts=5,
+                      batch_size=4, buffer_size=50, device="cpu")  # fmt: skip
+    learner = Learner(model, Settings(), 100)
+    learner.insert(steps(0, [1.0] * 10))
+    learner.update()
+    sampled = learner.seconds["sample"]
+    assert sampled > 0 and learner.seconds["train"] > 0
+    learner.close()
+    model.train(gradient_steps=1, batch_size=4)
+    assert learner.seconds["sample"] == sampled
 
 
 def test_what_an_algorithm_raises_is_one_line(small_dqn, monkeypatch):

@@ -23,6 +23,15 @@ def test_each_side_is_blocked_once_it_is_ahead_by_the_tolerance():
     assert limiter.can_insert(10) and limiter.can_sample(40)
 
 
+def test_what_is_owed_is_what_was_inserted_times_the_ratio():
+    limiter = RateLimiter(samples_per_insert=4, min_size=10, tolerance=40, inserts=10)
+    assert limiter.can_sample(8) and not limiter.owes(8)
+    limiter.inserts += 3
+    assert limiter.owes(12) and not limiter.owes(13)
+    limiter.samples += 5
+    assert limiter.owes(7) and not limiter.owes(8)
+
+
 def test_the_ratio_is_kept_whoever_is_faster():
     rng = np.random.default_rng(0)
     for patience in (0.1, 0.5, 0.9):

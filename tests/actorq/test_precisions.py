@@ -78,13 +78,13 @@ class Target(Episodes):
 
 
 def assert_counts(result, model, steps, pull_period, ratio):
-    """Of two actors; the learner may be a tolerance ahead or behind."""
+    """Of two actors; the learner may be a tolerance ahead in the end, not a batch behind."""
     assert result.stopped == "done" and result.restarts == 0
     assert result.steps == model.num_timesteps == steps
     assert result.updates == model._n_updates
     owed = (steps - model.learning_starts) * ratio
     tolerance = max(2 * model.batch_size, 2 * 2 * 50 * ratio, 0.1 * model.learning_starts * ratio)
-    assert abs(result.updates * model.batch_size - owed) <= tolerance
+    assert -model.batch_size < result.updates * model.batch_size - owed <= tolerance
     assert len(result.ages) == steps // 50 and min(result.ages) == 0 < max(result.ages)
     assert result.pulls == steps // pull_period
     assert result.pulled_bytes == result.pulls * result.payload_bytes

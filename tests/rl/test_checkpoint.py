@@ -161,6 +161,19 @@ def test_a_buffer_too_large_is_left_out_and_collected_again(tmp_path, monkeypatc
     assert all(map(torch.equal, before, other.policy.parameters()))
 
 
+def test_a_buffer_saved_while_it_was_filled_again_is_filled_further(tmp_path, monkeypatch):
+    saved = model(learning_starts=30)
+    saved.learn(40)
+    monkeypatch.setattr(checkpoint, "MAX_SAVED_BUFFER_BYTES", 1000)
+    other = reopened(saved, tmp_path / "c.pt", learning_starts=30)
+    assert other.learning_starts == 40 + 30
+    other.learn(8, reset_num_timesteps=False)
+    monkeypatch.undo()
+    again = reopened(other, tmp_path / "c.pt", learning_starts=30)
+    assert again.replay_buffer.size() == 8
+    assert again.learning_starts == 40 + 30  # of which 8 are there
+
+
 def test_the_first_format_is_still_read(tmp_path):
     saved = model()
     saved.learn(40)

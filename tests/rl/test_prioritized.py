@@ -178,5 +178,7 @@ def test_settings_out_of_range_are_refused(options, message):
 def test_another_buffer_and_divergence_are_refused():
     with pytest.raises(QuarlError, match="needs replay_buffer_class=PrioritizedReplayBuffer"):
         model(PrioritizedDQN)
+    with pytest.raises(QuarlError, match="returns of one step, not n_steps=3"):
+        model(PrioritizedDQN, replay_buffer_class=PrioritizedReplayBuffer, n_steps=3)
     with pytest.raises(QuarlError, match="diverged: a TD error is NaN"):
         filled(2).update_priorities(np.array([0]), np.array([np.nan], np.float32))
