@@ -43,18 +43,12 @@ class ProcessCrew(Crew[Child]):
         self.payloads.publish(first)
 
     def ready(self, timeout_s: float) -> list[Child]:
-        children = list(self.members.values())
-        sources: list[Any] = [child.process.sentinel for child in children]
-        sources.append(self.members[QUANTIZER].connection)
+        # Of a dead child the pipe is at its end, which counts as ready.
+        heard = [self.members[QUANTIZER]]
         if self.learner.can_receive():
-            sources += [actor.connection for actor in self.actors]
-        found = wait(sources, timeout_s)
-        return [
-            child
-            for child in children
-            if child.connection in found
-            or (child.process.sentinel in found and not child.connection.poll())
-        ]
+            heard += self.actors
+        found = wait([child.connection for child in heard], timeout_s)
+        return [child for child in heard if child.connection in found]
 
     def new_actor(self, task: ActorTask) -> Child:
         name = f"actor {task.index}"

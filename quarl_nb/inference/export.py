@@ -13,6 +13,7 @@ from quarl_nb.inference.payload import Payload, encode
 from quarl_nb.inference.torch import describe
 from quarl_nb.processor import saturates_int8
 from quarl_nb.quant import Precision, parse_precision
+from quarl_nb.rl.layers import INPUT_DTYPES
 from quarl_nb.rl.policies import PolicyNet
 
 # ONNX Runtime's CPU provider has no bf16 kernels on x86, and computes fp16 in fp32 behind casts.
@@ -78,7 +79,7 @@ def obs_dtype(net: PolicyNet) -> str:
 
     Frames stay bytes, and observations are normalized in float64, as `PolicyNet` does.
     """
-    return {"divide": "uint8", "normalize": "float64"}.get(net.spec.layers[0].kind, "float32")
+    return INPUT_DTYPES.get(net.spec.layers[0].kind, "float32")
 
 
 def _check_without_hooks(net: PolicyNet) -> None:

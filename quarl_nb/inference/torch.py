@@ -12,14 +12,13 @@ from quarl_nb.errors import QuarlError, check_choice
 from quarl_nb.inference.engine import check_observations
 from quarl_nb.inference.payload import Payload
 from quarl_nb.inference.weights import check_finite
-from quarl_nb.quant import FixedQuantize
-from quarl_nb.rl.layers import Divide, Normalize
+from quarl_nb.rl.layers import INPUT_DTYPES
 from quarl_nb.rl.policies import PolicyNet
 from quarl_nb.rl.spec import PolicySpec
 
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
-_INPUT_LAYERS = (Normalize, Divide)
-_UNCAST = (*_INPUT_LAYERS, FixedQuantize)  # the levels it was trained with, from a float32 scale
+# Those of `fixed_quantize` are the levels that it was trained with, from a float32 scale.
+_UNCAST = (*INPUT_DTYPES, "fixed_quantize")
 
 
 def describe(net: PolicyNet, precision: str) -> tuple[bytes, dict[str, np.ndarray]]:
@@ -31,10 +30,10 @@ def describe(net: PolicyNet, precision: str) -> tuple[bytes, dict[str, np.ndarra
     if net.recurrent:
         raise QuarlError("layer 'gru_cell' cannot run: engines keep no state between observations")
     tensors = {}
-    for i, layer in enumerate(net.layers):
-        for name, tensor in layer.state_dict(prefix=f"{i}.").items():
+    for i, (layer, module) in enumerate(zip(net.spec.layers, net.layers, strict=True)):
+        for name, tensor in module.state_dict(prefix=f"{i}.").items():
             if tensor.is_floating_point():
-                if not isinstance(layer, _UNCAST):
+                if layer.kind not in _UNCAST:
                     tensor = tensor.to(DTYPES[precision])
                 check_finite(tensor, f"layers.{name}", precision)
             tensors[name] = _to_numpy(tensor.detach().cpu())
@@ -51,8 +50,8 @@ class TorchEngine:
         self._shape, self._dtype = content.obs_shape, np.dtype(content.obs_dtype)
         check_choice("precision of the payload", content.precision, DTYPES)
         self._computes_in = DTYPES[content.precision]
-        layers = _build(content)
-        n_inputs = sum(isinstance(layer, _INPUT_LAYERS) for layer in layers)
+        spec, layers = _build(content)
+        n_inputs = sum(layer.kind in INPUT_DTYPES for layer in spec.layers)
         self._inputs, self._layers = layers[:n_inputs], layers[n_inputs:]
 
     def run(self, obs: np.ndarray) -> np.ndarray:
@@ -63,7 +62,7 @@ class TorchEngine:
             return self._layers(x).float().numpy()
 
 
-def _build(content: Payload) -> nn.Sequential:
+def _build(content: Payload) -> tuple[PolicySpec, nn.Sequential]:
     try:
         spec = PolicySpec.from_json(json.loads(content.model))
         layers = nn.Sequential(*(layer.build() for layer in spec.layers))
@@ -72,7 +71,7 @@ def _build(content: Payload) -> nn.Sequential:
     except (ValueError, RuntimeError) as error:  # no JSON; tensors that do not fit
         reason = " ".join(str(error).split())
         raise QuarlError(f"torch cannot open the payload: {reason}") from error
-    return layers.eval()
+    return spec, layers.eval()
 
 
 def _to_numpy(tensor: Tensor) -> np.ndarray:

@@ -93,6 +93,8 @@ ACTIVATIONS: dict[str, type[nn.Module]] = {
     "sigmoid": nn.Sigmoid,
     "identity": nn.Identity,
 }
+# Those that take raw observations, and the type that they take them in; others take float32.
+INPUT_DTYPES = {"normalize": "float64", "divide": "uint8"}
 LAYERS: dict[str, Callable[..., nn.Module]] = {
     "normalize": Normalize,
     "divide": Divide,

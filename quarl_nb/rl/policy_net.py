@@ -11,9 +11,8 @@ import torch
 from torch import nn
 
 from quarl_nb.errors import QuarlError
+from quarl_nb.rl.layers import INPUT_DTYPES
 from quarl_nb.rl.spec import Head, PolicySpec
-
-_INPUT_LAYERS = ("normalize", "divide")
 
 
 class PolicyNet(nn.Module):
@@ -84,8 +83,7 @@ class PolicyNet(nn.Module):
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Outputs ``[n, size]`` and the next state ``[n, hidden]`` (None if feed-forward)."""
         kinds = [layer.kind for layer in self.spec.layers]
-        # Those two take any dtype; the others take float32.
-        x = obs if kinds[0] in _INPUT_LAYERS else obs.float()
+        x = obs if kinds[0] in INPUT_DTYPES else obs.float()
         for kind, layer in zip(kinds, self.layers, strict=True):
             if kind == "gru_cell":
                 x = state = layer(x, state)

@@ -17,11 +17,10 @@ from quarl_nb.studies.actorq_training import train_evaluated
 from quarl_nb.studies.tasks import get_task
 from quarl_nb.study import Measurement
 
-# One knob each; a study's matrix is the product of their values.
-KNOBS = ("widths", "n_actors", "envs_per_actor", "pull_periods", "samples_per_insert",
-         "communications", "seeds")  # fmt: skip
-FIELDS = ("width", "n_actors", "envs_per_actor", "pull_period", "samples_per_insert",
-          "communication", "seed")  # fmt: skip
+# Parameter -> what a cell has one value of; a study's matrix is the product of the values.
+KNOBS = {"widths": "width", "n_actors": "n_actors", "envs_per_actor": "envs_per_actor",
+         "pull_periods": "pull_period", "samples_per_insert": "samples_per_insert",
+         "communications": "communication", "seeds": "seed"}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -55,7 +54,7 @@ class ActorQStudy:
             for values in product(*(parameters[knob] for knob in KNOBS)):
                 cell = {"task": task.published, "env_id": env_id, "algo": task.algo,
                         "precision": precision, "runtime": runtime}  # fmt: skip
-                cell |= dict(zip(FIELDS, values, strict=True))
+                cell |= dict(zip(KNOBS.values(), values, strict=True))
                 for name in ("width", "pull_period", "samples_per_insert"):
                     cell[name] = cell[name] or getattr(task, name)
                 cell["communication"] = cell["communication"] or precision
@@ -94,7 +93,7 @@ def _split(actor: str) -> tuple[str, str]:
 
 def _settings(cell: Mapping[str, Any]) -> dict[str, Any]:
     """A cell's settings of ActorQ, checked."""
-    names = set(FIELDS) - {"width"} | {"precision", "runtime"}
+    names = set(KNOBS.values()) - {"width"} | {"precision", "runtime"}
     settings = {name: cell[name] for name in names}
     Settings(**settings)
     return settings

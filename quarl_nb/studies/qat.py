@@ -201,7 +201,7 @@ def prepare(
         return [], lambda model: with_layer_norm(plain(model))
     if noise_bits := NOISE.get(cell["regularizer"]):
         callback = prepare_qat(model, noise_bits, quant_delay=quant_delay)
-        noise_for_quantization(model, noise_bits)
+        noise_for_quantization(model)
         return [callback], quantized
     if cell["precision"] == "fp32":
         return [], plain

@@ -38,10 +38,10 @@ class WeightNoise(WeightQuantizer):
         return x + noise_like_error(weight, super().quantize(weight))
 
 
-def noise_for_quantization(model: BaseAlgorithm, bits: int) -> None:
+def noise_for_quantization(model: BaseAlgorithm) -> None:
     """Put weight noise where `prepare_qat` has put quantizers, in place; activations stay exact."""
     for layer in qat_layers([model.policy]):
-        layer.add_module("weight_quantizer", WeightNoise(bits))
+        layer.add_module("weight_quantizer", WeightNoise(layer.weight_quantizer.bits))
         layer.add_module("input_quantizer", nn.Identity())
 
 

@@ -76,7 +76,7 @@ def test_the_gradient_passes_noise():
 def test_training_with_noise_exports_the_weights_themselves(algo):
     model = make(algo)
     callback = prepare_qat(model, 2, quant_delay=60)
-    noise_for_quantization(model, 2)
+    noise_for_quantization(model)
     model.learn(120, callback=callback)
     assert is_quantized(model)
     net = export_qat(model)
