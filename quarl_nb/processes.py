@@ -45,6 +45,16 @@ def end_with_parent() -> None:
     threading.Thread(target=_exit_after_parent, daemon=True).start()
 
 
+def lock_bars_by_threads() -> None:
+    """Called first in a child that draws progress bars, which are no other process's.
+
+    tqdm would make a semaphore for them, which a child that is ended by a signal leaves behind.
+    """
+    from tqdm import tqdm
+
+    tqdm.set_lock(threading.RLock())
+
+
 def _exit_after_parent() -> None:
     parent = parent_process()
     if parent is not None:

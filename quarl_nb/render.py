@@ -205,6 +205,9 @@ def _execute(
                 NotebookClient={"extra_arguments": ["--IPKernelApp.log_level=50"]},
             ),
         )  # fmt: skip
+    except KeyboardInterrupt:
+        logging.getLogger("asyncio").setLevel(logging.CRITICAL)  # of the cell that was cut off
+        raise
     except papermill.PapermillExecutionError as error:
         line = f"{error.ename}: {error.evalue}".partition("\n")[0]
         raise NotebookError(f"'{path}' failed in [{error.exec_count}]: {line}") from error

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import pickle
+import signal
 import traceback
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from quarl_nb.energy import EnergyMeter
 from quarl_nb.errors import QuarlError
-from quarl_nb.processes import SPAWN, STOP_S, child_environment, death, end_with_parent
+from quarl_nb.processes import (
+    SPAWN,
+    STOP_S,
+    child_environment,
+    death,
+    end_with_parent,
+    lock_bars_by_threads,
+)
 from quarl_nb.provenance import utc_now
 from quarl_nb.store import ResultStore, to_json
 from quarl_nb.study import Study
@@ -157,6 +165,8 @@ class Worker:
 def _work(connection: Connection, pickled: bytes) -> None:
     """Body of a worker process: say hello, then measure job after job until the pipe closes."""
     end_with_parent()
+    lock_bars_by_threads()
+    signal.signal(signal.SIGTERM, _end)
     task: Task = pickle.loads(pickled)  # from our own parent, never from a file
     try:
         connection.send(None)
@@ -164,6 +174,12 @@ def _work(connection: Connection, pickled: bytes) -> None:
             connection.send(_measure(task, connection.recv()))
     except (EOFError, OSError):
         return
+
+
+def _end(*_: object) -> NoReturn:
+    """On SIGTERM, so that what is measured can end its own children first."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    raise SystemExit(128 + signal.SIGTERM)
 
 
 def _measure(task: Task, job: Job) -> Outcome:

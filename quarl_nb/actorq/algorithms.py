@@ -59,7 +59,7 @@ def make_algorithm(
     check_seeds(seed)
     _check_device(device)
     policy: Any = "MlpPolicy"
-    if check_choice("autocast", autocast, ("", "bf16")):
+    if autocast and check_choice("autocast", autocast, ("bf16",)):
         if algo not in ("d4pg", "dqn"):
             raise QuarlError(f"{algo} has no autocast; allowed: d4pg, dqn")
         if training_dtype(torch.device(device)) != torch.bfloat16:

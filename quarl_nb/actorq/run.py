@@ -54,6 +54,8 @@ class Saving:
         """
         if self.checkpoint:
             make_writable(self.checkpoint.parent)
+            if self.checkpoint.is_dir():
+                raise QuarlError(f"cannot write to '{self.checkpoint}': a folder")
         if self.snapshots:
             make_writable(self.snapshots)
 
@@ -94,6 +96,7 @@ class Run:
     ) -> None:
         self.learner, self.total_steps, self.saving = learner, total_steps, saving
         self.result = Result(learner.steps, learner.updates, resumed_at=learner.steps)
+        self.result.wall_s = progress.wall_s
         self._updates_before = learner.updates
         self.on_message = on_message
         self._wall_before_s = progress.wall_s
@@ -161,7 +164,7 @@ class Run:
         result.learner_s, result.stopped = dict(learner.seconds), stopped
         learner.close()
         self._bar.close()
-        if self.saving.checkpoint and whole:
+        if self.saving.checkpoint and whole and learner.steps:
             self.checkpoint()
         elif self.saving.checkpoint and learned and stopped != "failed":
             self._checkpoint_if_possible()

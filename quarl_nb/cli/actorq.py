@@ -82,19 +82,24 @@ def actorq_command(options: argparse.Namespace) -> int:
             actorq.learn(options.steps)
     except QuarlError:
         # What was done until then is kept; the error itself is the last line.
-        if actorq.result.steps:
+        if actorq.result.steps > actorq.result.resumed_at:
             _print_result(actorq.result)
             if has_finite_weights(learner):
                 _save_policy(learner, actorq.result, options)
             _write_record(actorq.result, meter, options)
         raise
-    if not actorq.result.steps:
+    result = actorq.result
+    if result.steps > result.resumed_at:
+        _print_result(result)
+        _save_policy(learner, result, options)
+        _write_record(result, meter, options)
+    elif result.stopped == "interrupted":
         print("interrupted before the first step: nothing to save")
-        return 130
-    _print_result(actorq.result)
-    _save_policy(learner, actorq.result, options)
-    _write_record(actorq.result, meter, options)
-    return 130 if actorq.result.stopped == "interrupted" else 0
+    else:
+        print(f"nothing was left to do: {result.steps:,} steps were made before")
+        if options.to and not (options.to / "policy.json").exists():
+            _save_policy(learner, result, options)
+    return 130 if result.stopped == "interrupted" else 0
 
 
 def _print_result(result: Result) -> None:
@@ -111,9 +116,6 @@ def _write_record(result: Result, meter: EnergyMeter, options: argparse.Namespac
     from quarl_nb.store import to_json
 
     if options.record is None:
-        return
-    if result.steps == result.resumed_at:
-        print("nothing was left to do: no record")
         return
     names = ("env", "algo", "engine", "steps", "width", "device", "autocast", *SETTINGS)
     record = {"settings": {name: getattr(options, name) for name in names},
@@ -135,5 +137,6 @@ def _save_policy(learner: OffPolicyAlgorithm, result: Result, options: argparse.
         return
     net = PolicyNet.from_sb3(learner, env_id=options.env)
     trained = {"trained_with": "quarl-nb actorq", "timesteps": result.steps}
-    trained |= {name: getattr(options, name) for name in SETTINGS}
+    if result.steps > result.resumed_at:  # else by settings that nobody knows
+        trained |= {name: getattr(options, name) for name in SETTINGS}
     print(f"policy: {save_policy(net, options.to, trained)}")

@@ -8,7 +8,14 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from quarl_nb.errors import QuarlError
-from quarl_nb.processes import SPAWN, STOP_S, child_environment, death, end_with_parent
+from quarl_nb.processes import (
+    SPAWN,
+    STOP_S,
+    child_environment,
+    death,
+    end_with_parent,
+    lock_bars_by_threads,
+)
 
 
 def train_all(names: Sequence[str], hours: float | None, workers: int) -> int:
@@ -63,6 +70,7 @@ def _train_together(names: Sequence[str], deadline: float | None, workers: int) 
 
 def _work(queue: Any, deadline: float | None) -> None:
     end_with_parent()
+    lock_bars_by_threads()
     sys.exit(_train_each(iter(queue.get, None), deadline, show_bar=False))
 
 

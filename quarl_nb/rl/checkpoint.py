@@ -91,7 +91,7 @@ def load_checkpoint(path: Path, model: BaseAlgorithm) -> Progress:
         state = _read(path)
         if state.get("algorithm", algorithm) != algorithm:
             raise QuarlError(f"it is of {state['algorithm']}, not of {algorithm}")
-        model.set_parameters(state["parameters"], exact_match=True, device="cpu")
+        _set_parameters(model, state["parameters"])
         variables = _variables(model)
         with torch.no_grad():
             for name, tensor in state.get("variables", {}).items():
@@ -127,6 +127,13 @@ def read_progress(path: Path) -> Progress:
         raise _unreadable(path, error) from error
 
 
+def _set_parameters(model: BaseAlgorithm, parameters: dict[str, Any]) -> None:
+    try:
+        model.set_parameters(parameters, exact_match=True, device="cpu")
+    except (RuntimeError, ValueError) as error:  # whose texts are lists of tensors and shapes
+        raise QuarlError("it is of another network or environment") from error
+
+
 def _read(path: Path, mmap: bool = False) -> dict[str, Any]:
     try:
         state = torch.load(path, weights_only=True, mmap=mmap, map_location="cpu")
@@ -144,7 +151,9 @@ def _read(path: Path, mmap: bool = False) -> dict[str, Any]:
 
 def _unreadable(path: Path, error: Exception) -> QuarlError:
     reason = " ".join(str(error).split())[:200]
-    return QuarlError(f"checkpoint '{path}' cannot be read: {reason}; delete it to start anew")
+    return QuarlError(
+        f"checkpoint '{path}' cannot be read: {reason}; to start anew, delete it or name another"
+    )
 
 
 def _variables(model: BaseAlgorithm) -> dict[str, torch.Tensor]:

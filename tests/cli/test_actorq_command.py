@@ -99,7 +99,34 @@ def test_the_record_of_a_resumed_run_says_where_it_began(tmp_path, capsys):
     first = json.loads((tmp_path / "run.until-200.json").read_text())["measured"]
     assert first["steps"] == 200 and first["episodes"] == episodes[0] != episodes[1]
     assert began == [(0, 200), (200, 300), (200, 300)]  # the last had nothing to do
-    assert capsys.readouterr().out.endswith("nothing was left to do: no record\n")
+    out = capsys.readouterr().out
+    assert out.endswith("nothing was left to do: 300 steps were made before\n") and "nan" not in out
+
+
+def test_a_finished_run_leaves_its_policy_as_it_was_trained(tmp_path, capsys):
+    folder = tmp_path / "policy"
+    command = [*SERIAL, "--env", "CartPole-v1", "--steps", "200",
+               "--checkpoint", str(tmp_path / "run.pt"), "--to"]  # fmt: skip
+    assert main([*command, str(folder)]) == 0
+    before = json.loads((folder / "policy.json").read_text())
+    assert main([*command, str(folder), "--precision", "fp32"]) == 0
+    assert json.loads((folder / "policy.json").read_text()) == before
+    # Into a new folder it is saved, without the settings of a run that made none of its steps.
+    assert main([*command, str(tmp_path / "copy"), "--precision", "fp32"]) == 0
+    copy = (tmp_path / "copy" / "policy.json").read_text()
+    assert "fp32" not in copy and '"precision"' not in copy
+
+
+def test_a_checkpoint_that_is_a_folder_or_of_another_network_is_one_line(tmp_path, capsys):
+    command = [*SERIAL, "--env", "CartPole-v1", "--steps", "100", "--checkpoint"]
+    assert main([*command, str(tmp_path)]) == 2
+    assert capsys.readouterr().err == f"error: cannot write to '{tmp_path}': a folder\n"
+    path = str(tmp_path / "run.pt")
+    assert main([*command, path]) == 0
+    capsys.readouterr()
+    assert main([*command, path, "--width", "5"]) == 2
+    told = f"error: checkpoint '{path}' cannot be read: it is of another network or environment; "
+    assert capsys.readouterr().err.startswith(told)
 
 
 def test_what_is_stopped_before_its_first_step_leaves_an_earlier_policy_alone(
@@ -115,7 +142,10 @@ def test_what_is_stopped_before_its_first_step_leaves_an_earlier_policy_alone(
         raise KeyboardInterrupt
 
     monkeypatch.setattr("quarl_nb.actorq.serial.Actor", interrupted)
+    checkpoint = tmp_path / "run.pt"
+    command += ["--checkpoint", str(checkpoint)]
     assert main([*command, "--seed", "1", "--record", str(file)]) == 130
+    assert not checkpoint.exists()
     assert (folder / "policy.safetensors").read_bytes() == before and not file.exists()
     assert capsys.readouterr().out == "interrupted before the first step: nothing to save\n"
 

@@ -61,7 +61,7 @@ def test_what_is_left_is_finished_and_what_failed_is_named(project, capfd, worke
     folders = {name: zoo.policy_folder(name) for name in (PPO, A2C)}
     assert sorted(captured.out.splitlines()) == sorted(map(str, folders.values()))
     (line,) = (line for line in captured.err.splitlines() if line.startswith("error: "))
-    assert re.search(f"{DQN}/checkpoint.pt' cannot be read: .*delete it to start anew", line)
+    assert re.search(f"{DQN}/checkpoint.pt' cannot be read: .*to start anew, delete it", line)
     assert not zoo.policy_folder(DQN).exists()
     for name, folder in folders.items():
         assert load_policy(folder).spec.provenance["timesteps"] >= get_recipe(name).timesteps

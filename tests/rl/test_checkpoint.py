@@ -206,7 +206,7 @@ def test_what_cannot_be_read_is_one_clear_line(tmp_path):
     save_checkpoint(path, saved, Progress())
     state = torch.load(path, weights_only=True)
     another = A2C("MlpPolicy", "CartPole-v1", device="cpu")
-    with pytest.raises(QuarlError, match="c.pt' cannot be read: it is of DQN, not of A2C; delete"):
+    with pytest.raises(QuarlError, match="c.pt' cannot be read: it is of DQN, not of A2C; to"):
         load_checkpoint(path, another)
     torch.save(state | {"format": 3}, path)
     for read in (read_progress, lambda path: load_checkpoint(path, saved)):
@@ -218,7 +218,7 @@ def test_what_cannot_be_read_is_one_clear_line(tmp_path):
         with pytest.raises(QuarlError, match="c.pt' cannot be read: it is damaged, or no check"):
             read_progress(path)
     torch.save([1, 2], path)
-    with pytest.raises(QuarlError, match="it is no checkpoint of quarl_nb; delete"):
+    with pytest.raises(QuarlError, match="it is no checkpoint of quarl_nb; to start anew"):
         read_progress(path)
 
 
