@@ -1,6 +1,7 @@
 """The returns that our fast training reaches beside stock SB3's: same recipe, steps and seeds.
 
-Ours differs by bfloat16 autocast, channels_last, fused optimizers and ale-py's C++ environments.
+Ours differs by channels_last, fused optimizers, ale-py's C++ environments and, where that is
+faster, bfloat16 (`--precision bf16` anywhere).
 Compared is what SB3 logs as `ep_rew_mean`, whole games with raw rewards, over the last 100 of
 training. Equal reward needs runs that learn: the default is a check of some minutes that both
 paths work, `--steps 1000000 --seeds 3` an answer (hours).
@@ -34,9 +35,10 @@ def main() -> None:
     torch.set_flush_denormal(True)  # as `train` has it
     recipe = get_recipe(f"{options.algo}-{options.game}NoFrameskip-v4")
     recipe = replace(recipe, timesteps=options.steps)
+    ours = recipe.with_features(precision=options.precision) if options.precision else recipe
     makers = {
         "stock SB3": lambda seed: stock_model(recipe, seed),
-        "quarl_nb": lambda seed: make_model(recipe, seed, n_threads=options.threads),
+        "quarl_nb": lambda seed: make_model(ours, seed, n_threads=options.threads),
     }
     returns: dict[str, list[np.ndarray]] = {name: [] for name in makers}
     for seed in range(options.seeds):
@@ -102,6 +104,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--game", default="Pong")
     parser.add_argument("--steps", type=int, default=40_000)
     parser.add_argument("--seeds", type=int, default=2, help="training seeds")
+    parser.add_argument("--precision", choices=("fp32", "bf16"), help="of ours")
     parser.add_argument("--threads", type=int, default=2, help="returns do not depend on it")
     return parser.parse_args()
 
