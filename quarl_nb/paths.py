@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import tempfile
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -49,6 +50,19 @@ def read_object(path: Path) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise QuarlError(f"'{path}' is damaged: no object")
     return found
+
+
+def make_writable(folder: Path) -> None:
+    """Make a folder, if need be, and try to write into it.
+
+    Raises:
+        QuarlError: it cannot be made or written.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        raise QuarlError(f"cannot write to '{folder}': {error.strerror}") from error
 
 
 def write_atomically(path: Path, content: bytes) -> None:

@@ -329,6 +329,14 @@ def test_quantize_prints_and_writes_the_table(tmp_path, capsys):
     assert by_precision["fp32"] == 2 * by_precision["fp16"]
 
 
+def test_a_folder_for_the_table_that_cannot_be_written_is_told_first(tmp_path, capsys):
+    (tmp_path / "file").write_text("in the way")
+    assert main(["quantize", "ppo-CartPole-v1", "--out", str(tmp_path / "file")]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err == f"error: cannot write to '{tmp_path / 'file'}': File exists\n"
+
+
 def test_train_lists_what_can_be_trained(capsys):
     assert main(["train", "--list"]) == 0
     rows = [line.split() for line in capsys.readouterr().out.splitlines()]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import math
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from quarl_nb.actorq.learner import Learner
 from quarl_nb.actorq.result import CpuClock, Result, Snapshot
 from quarl_nb.actorq.settings import Transitions
 from quarl_nb.errors import QuarlError, check_at_least
+from quarl_nb.paths import make_writable
 from quarl_nb.rl.checkpoint import Progress, has_finite_weights, save_checkpoint
 from quarl_nb.rl.policies import save_policy
 
@@ -58,19 +58,6 @@ class Saving:
                 raise QuarlError(f"cannot write to '{self.checkpoint}': a folder")
         if self.snapshots:
             make_writable(self.snapshots)
-
-
-def make_writable(folder: Path) -> None:
-    """Make a folder, if need be, and try to write into it.
-
-    Raises:
-        QuarlError: it cannot be made or written.
-    """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        tempfile.TemporaryFile(dir=folder).close()
-    except OSError as error:
-        raise QuarlError(f"cannot write to '{folder}': {error.strerror}") from error
 
 
 def _is_watched() -> bool:

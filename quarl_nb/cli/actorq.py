@@ -52,8 +52,8 @@ def actorq_command(options: argparse.Namespace) -> int:
     """Train with quantized actors (ActorQ) and save the policy."""
     from quarl_nb.actorq import ActorQ, Saving
     from quarl_nb.actorq.algorithms import make_algorithm
-    from quarl_nb.actorq.run import make_writable
     from quarl_nb.energy import EnergyMeter
+    from quarl_nb.paths import make_writable
     from quarl_nb.rl.checkpoint import has_finite_weights
     from quarl_nb.studies.tasks import TASKS
 

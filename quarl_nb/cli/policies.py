@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from quarl_nb.errors import QuarlError, check_at_least, check_choice, check_seeds
-from quarl_nb.paths import project_root, write_atomically
+from quarl_nb.paths import make_writable, project_root, write_atomically
 
 
 def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
@@ -91,6 +91,8 @@ def quantize_command(options: argparse.Namespace) -> int:
     """Show what each precision costs a policy of your own: return, loss and bytes."""
     from quarl_nb.quantize import quantize_table
 
+    if options.out:
+        make_writable(options.out)
     table = quantize_table(
         policy_source(options.policy), options.env, options.bits,
         options.episodes, options.ranges, options.vecnormalize,
