@@ -59,12 +59,8 @@ def make_algorithm(
     check_seeds(seed)
     _check_device(device)
     policy: Any = "MlpPolicy"
-    if autocast and check_choice("autocast", autocast, ("bf16",)):
-        if algo not in ("d4pg", "dqn"):
-            raise QuarlError(f"{algo} has no autocast; allowed: d4pg, dqn")
-        if training_dtype(torch.device(device)) != torch.bfloat16:
-            message = "this processor is slower in bfloat16 than in float32: autocast costs time"
-            warnings.warn(message, RuntimeWarning, stacklevel=2)
+    if autocast:
+        _check_autocast(algo, autocast, device)
         if algo == "d4pg":
             options["autocast"] = torch.bfloat16
         else:
@@ -92,6 +88,15 @@ def _schedule(text: str) -> Callable[[float], float]:
         return {"lin": linear}[kind](float(initial))
     except (KeyError, ValueError):
         raise QuarlError(f"learning rate {text!r} is no number, nor like 'lin_3e-4'") from None
+
+
+def _check_autocast(algo: str, autocast: str, device: str) -> None:
+    check_choice("autocast", autocast, ("bf16",))
+    if algo not in ("d4pg", "dqn"):
+        raise QuarlError(f"{algo} has no autocast; allowed: d4pg, dqn")
+    if training_dtype(torch.device(device)) != torch.bfloat16:
+        message = "this processor is slower in bfloat16 than in float32: autocast costs time"
+        warnings.warn(message, RuntimeWarning, stacklevel=3)
 
 
 def _check_device(device: str) -> None:
