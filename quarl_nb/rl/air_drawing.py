@@ -105,19 +105,16 @@ def draw_way(ax: Axes, flight: Flight, step: int) -> None:
     draw_arena(ax, flight.world)
     ax.plot(flight.x[: step + 1], flight.y[: step + 1], color=BLUE, marker=".", ms=2.5, lw=1)
     ax.plot(flight.x[0], flight.y[0], color=BLUE, marker="s", ms=4, mfc="white", zorder=3)
-    start = flight.x[0], flight.y[0]
     goal = float(flight.world.goal_x[0]), float(flight.world.goal_y[0])
-    _label(ax, start, "start", away_from=goal)
-    _label(ax, goal, "goal", away_from=start)
+    _label(ax, (flight.x[0], flight.y[0]), "start", off=flight.y[:4][-1])
+    _label(ax, goal, "goal", off=flight.y[-4:][0])
     outcome = f", {flight.outcome}" if step == len(flight.x) - 1 else ""
     ax.set_title(f"{step * T_MAX_S:.1f} s{outcome}")
 
 
-def _label(
-    ax: Axes, point: tuple[float, float], text: str, away_from: tuple[float, float]
-) -> None:
-    """Above or below the point, off the way between the two, but inside the arena."""
-    above = point[1] >= away_from[1]
+def _label(ax: Axes, point: tuple[float, float], text: str, off: float) -> None:
+    """Above or below the point, where the way at height `off` is not, but inside the arena."""
+    above = point[1] >= off
     if abs(point[1]) > HALF - 3:
         above = point[1] < 0
     ax.annotate(
