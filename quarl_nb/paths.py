@@ -65,6 +65,17 @@ def make_writable(folder: Path) -> None:
         raise QuarlError(f"cannot write to '{folder}': {error.strerror}") from error
 
 
+def make_file_writable(path: Path) -> None:
+    """As `make_writable` of its folder.
+
+    Raises:
+        QuarlError: as there, or the path is a folder itself.
+    """
+    make_writable(path.parent)
+    if path.is_dir():
+        raise QuarlError(f"cannot write to '{path}': a folder")
+
+
 def write_atomically(path: Path, content: bytes) -> None:
     """Write a file that is either whole or absent, whenever the process is killed.
 

@@ -38,7 +38,7 @@ class RateLimiter:
 
     def owes(self, n: int) -> bool:
         """Whether `n` transitions more have to be sampled for as many a transition as asked."""
-        return self.can_sample(n) and self._lead >= n
+        return self._lead >= n  # below zero until sampling begins
 
     def can_insert(self, n: int) -> bool:
         """Whether actors may insert `n` transitions now; always while the buffer fills."""

@@ -16,7 +16,7 @@ from quarl_nb.actorq.learner import Learner
 from quarl_nb.actorq.result import CpuClock, Result, Snapshot
 from quarl_nb.actorq.settings import Transitions
 from quarl_nb.errors import QuarlError, check_at_least
-from quarl_nb.paths import make_writable
+from quarl_nb.paths import make_file_writable, make_writable
 from quarl_nb.rl.checkpoint import Progress, has_finite_weights, save_checkpoint
 from quarl_nb.rl.policies import save_policy
 
@@ -53,9 +53,7 @@ class Saving:
             QuarlError: a folder cannot be made or written.
         """
         if self.checkpoint:
-            make_writable(self.checkpoint.parent)
-            if self.checkpoint.is_dir():
-                raise QuarlError(f"cannot write to '{self.checkpoint}': a folder")
+            make_file_writable(self.checkpoint)
         if self.snapshots:
             make_writable(self.snapshots)
 
@@ -82,8 +80,9 @@ class Run:
         on_message: Callable[[Result], None] | None = None,
     ) -> None:
         self.learner, self.total_steps, self.saving = learner, total_steps, saving
-        self.result = Result(learner.steps, learner.updates, resumed_at=learner.steps)
-        self.result.wall_s = progress.wall_s
+        self.result = Result(
+            learner.steps, learner.updates, progress.wall_s, resumed_at=learner.steps
+        )
         self._updates_before = learner.updates
         self.on_message = on_message
         self._wall_before_s = progress.wall_s

@@ -53,7 +53,7 @@ def actorq_command(options: argparse.Namespace) -> int:
     from quarl_nb.actorq import ActorQ, Saving
     from quarl_nb.actorq.algorithms import make_algorithm
     from quarl_nb.energy import EnergyMeter
-    from quarl_nb.paths import make_writable
+    from quarl_nb.paths import make_file_writable, make_writable
     from quarl_nb.rl.checkpoint import has_finite_weights
     from quarl_nb.studies.tasks import TASKS
 
@@ -73,9 +73,7 @@ def actorq_command(options: argparse.Namespace) -> int:
     if options.to:
         make_writable(options.to)
     if options.record:
-        make_writable(options.record.parent)
-        if options.record.is_dir():
-            raise QuarlError(f"cannot write to '{options.record}': a folder")
+        make_file_writable(options.record)
     meter = EnergyMeter()
     try:
         with meter:

@@ -14,6 +14,7 @@ from quarl_nb.quant.training import (
     TrainingQuantizer,
     clipped_gradient,
     count_batch,
+    is_channels_last,
     round_to_levels,
 )
 
@@ -49,8 +50,8 @@ class LearnedStepFunction(torch.autograd.Function):
 
 def _dot(a: Tensor, b: Tensor) -> Tensor:
     """Sum of the products, in float32: a quarter of the time that multiplying and adding takes."""
-    if a.ndim == 4 and a.is_contiguous(memory_format=torch.channels_last):
-        a, b = a.movedim(1, -1), b.movedim(1, -1)  # in the order of memory: nothing is copied
+    if is_channels_last(a):
+        a, b = a.movedim(1, -1), b.movedim(1, -1)
     return torch.dot(a.float().reshape(-1), b.float().reshape(-1))
 
 

@@ -16,6 +16,7 @@ from quarl_nb.quant.affine import QParams, affine_qparams, quant_range
 from quarl_nb.quant.training import (
     TrainingQuantizer,
     count_batch,
+    is_channels_last,
     round_to_levels,
     straight_through,
 )
@@ -107,8 +108,8 @@ class InputQuantizer(TrainingQuantizer):
         return self.running_count.item() > 0
 
     def observe(self, x: Tensor) -> None:
-        if x.ndim == 4 and x.is_contiguous(memory_format=torch.channels_last):
-            x = x.movedim(1, -1)  # in the order of memory, of which aminmax makes a copy otherwise
+        if is_channels_last(x):
+            x = x.movedim(1, -1)  # aminmax makes a copy otherwise
         lowest, highest = x.aminmax()
         share = count_batch(self.running_count)
         self.running_min.lerp_(lowest.float(), share)

@@ -94,6 +94,14 @@ class TrainingQuantizer(nn.Module, ABC):
         self.enabled = bool(enabled)
 
 
+def is_channels_last(x: Tensor) -> bool:
+    """Whether the channels of [n, channels, height, width] lie innermost in memory.
+
+    With them moved to the end, one pass over all values copies nothing.
+    """
+    return x.ndim == 4 and x.is_contiguous(memory_format=torch.channels_last)
+
+
 def count_batch(count: Tensor) -> float:
     """Count one more batch in place and return its weight in an exponential moving average.
 
