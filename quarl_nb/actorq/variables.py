@@ -39,7 +39,7 @@ class SharedVariables:
     overtaken by the writer sees the stamps differ and reads again, so that no killed process can
     block another or leave it a torn payload. The memory is anonymous and goes with its last user.
     Stamps rely on stores being seen in the order in which they are made, as x86 has it; elsewhere
-    a torn payload would be refused by its own checksum (`inference.payload.decode`).
+    a torn payload would be refused by its own checksum (`inference.container`).
 
     Passed to a child process when that is started, like every multiprocessing primitive.
 

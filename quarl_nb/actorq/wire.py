@@ -6,17 +6,12 @@ communication sends 8-bit integers here, n-bit communication n bits a weight.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
-
 import numpy as np
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load, save
 
 from quarl_nb.errors import QuarlError
-from quarl_nb.inference.payload import checksum
-from quarl_nb.inference.weights import check_finite
+from quarl_nb.inference.container import pack, unpack
+from quarl_nb.inference.weights import check_finite, from_numpy, to_numpy
 from quarl_nb.quant import (
     Precision,
     QParams,
@@ -57,9 +52,8 @@ def encode(net: PolicyNet, precision: str) -> bytes:
             tensors[name + _ZERO_POINT] = qparams.zero_point
         else:
             tensors[name] = tensor
-    contiguous = {name: tensor.contiguous() for name, tensor in tensors.items()}
-    metadata = {"precision": precision, "checksum": str(_checksum(contiguous, precision))}
-    return save(contiguous, metadata=metadata)
+    arrays = {name: to_numpy(tensor.detach().cpu()) for name, tensor in tensors.items()}
+    return pack({"precision": precision}, arrays)
 
 
 def decode(payload: bytes, spec: PolicySpec) -> PolicyNet:
@@ -69,15 +63,11 @@ def decode(payload: bytes, spec: PolicySpec) -> PolicyNet:
         QuarlError: the payload is cut, corrupted, or of another network.
     """
     try:
-        size = int.from_bytes(payload[:8], "little")
-        header = json.loads(payload[8 : 8 + size])
-        precision, sent = (header["__metadata__"][key] for key in ("precision", "checksum"))
-        tensors = load(payload)
-        if str(_checksum(tensors, precision)) != sent:
-            raise ValueError("their checksum differs")
-    except (SafetensorError, ValueError, KeyError, TypeError) as error:
+        about, arrays = unpack(payload)
+    except QuarlError as error:
         raise QuarlError(f"weights on the wire are damaged: {error}") from error
-    fmt = _wire_format(precision)
+    fmt = _wire_format(about["precision"])
+    tensors = {name: from_numpy(array) for name, array in arrays.items()}
     shapes = _tensor_shapes(spec)
     decoded = {}
     for name, shape in shapes.items():
@@ -114,14 +104,6 @@ def unpack_bits(packed: torch.Tensor, bits: int, count: int) -> torch.Tensor:
     planes = np.unpackbits(packed.numpy(), count=count * bits, bitorder="little")
     values = planes.reshape(count, bits).astype(np.int32) << np.arange(bits)
     return torch.from_numpy(values.sum(1, dtype=np.int32))
-
-
-def _checksum(tensors: Mapping[str, torch.Tensor], precision: str) -> int:
-    """Of all that an actor is told: the precision, names, types, shapes and bytes."""
-    items = sorted(tensors.items())
-    told = json.dumps([precision, [[name, str(t.dtype), list(t.shape)] for name, t in items]])
-    pieces = [np.frombuffer(told.encode(), np.uint8)]
-    return checksum(pieces + [t.reshape(-1).view(torch.uint8).numpy() for _, t in items])
 
 
 def _wire_format(name: str) -> Precision:

@@ -6,12 +6,12 @@ import json
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from quarl_nb.errors import QuarlError, check_choice
 from quarl_nb.inference.engine import check_observations
 from quarl_nb.inference.payload import Payload
-from quarl_nb.inference.weights import check_finite
+from quarl_nb.inference.weights import check_finite, from_numpy, to_numpy
 from quarl_nb.rl.layers import INPUT_DTYPES
 from quarl_nb.rl.policies import PolicyNet
 from quarl_nb.rl.spec import PolicySpec
@@ -36,7 +36,7 @@ def describe(net: PolicyNet, precision: str) -> tuple[bytes, dict[str, np.ndarra
                 if layer.kind not in _UNCAST:
                     tensor = tensor.to(DTYPES[precision])
                 check_finite(tensor, f"layers.{name}", precision)
-            tensors[name] = _to_numpy(tensor.detach().cpu())
+            tensors[name] = to_numpy(tensor.detach().cpu())
     return json.dumps(net.spec.to_json()).encode(), tensors
 
 
@@ -66,20 +66,9 @@ def _build(content: Payload) -> tuple[PolicySpec, nn.Sequential]:
     try:
         spec = PolicySpec.from_json(json.loads(content.model))
         layers = nn.Sequential(*(layer.build() for layer in spec.layers))
-        tensors = {name: _from_numpy(array) for name, array in content.tensors.items()}
+        tensors = {name: from_numpy(array) for name, array in content.tensors.items()}
         layers.load_state_dict(tensors, assign=True)
     except (ValueError, RuntimeError) as error:  # no JSON; tensors that do not fit
         reason = " ".join(str(error).split())
         raise QuarlError(f"torch cannot open the payload: {reason}") from error
     return spec, layers.eval()
-
-
-def _to_numpy(tensor: Tensor) -> np.ndarray:
-    """numpy has no bfloat16: its bits travel as int16."""
-    return (tensor.view(torch.int16) if tensor.dtype == torch.bfloat16 else tensor).numpy()
-
-
-def _from_numpy(array: np.ndarray) -> Tensor:
-    """A copy, in memory that torch has aligned for its kernels."""
-    tensor = torch.tensor(array)
-    return tensor.view(torch.bfloat16) if array.dtype == np.int16 else tensor

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from quarl_nb.errors import QuarlError
-from quarl_nb.quant.affine import legacy_quantize_dequantize
+from quarl_nb.quant.affine import is_finite, legacy_quantize_dequantize
 from quarl_nb.quant.fake import FakeQuantize
 from quarl_nb.quant.qconfig import PerChannel, PerTensor, Precision
 
@@ -39,7 +39,7 @@ def weight_matrices(module: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
 
 
 def _check_finite(parameter: Tensor, name: str) -> None:
-    if not parameter.isfinite().all():
+    if not is_finite(parameter):
         raise QuarlError(f"cannot quantize {name!r}: it holds NaN or infinite values")
 
 
@@ -57,7 +57,7 @@ def quantize_weight(weight: Tensor, precision: Precision, name: str = "weight") 
     weight = weight.detach().float()
     _check_finite(weight, name)
     quantized = _to_levels(weight, precision)
-    if not quantized.isfinite().all():
+    if not is_finite(quantized):
         raise QuarlError(f"cannot turn {name!r} into {precision.name}: values exceed its range")
     return quantized
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from quarl_nb.errors import QuarlError, check_choice
-from quarl_nb.quant.affine import QParams, affine_qparams, check_bits, fake_quantize
+from quarl_nb.quant.affine import QParams, affine_qparams, check_bits, fake_quantize, is_finite
 
 # onnxruntime's calibrator takes 99.999 of image activations (millions of values). Policies have
 # 1e4 to 1e6 weights a layer, where that would clip nothing: 99.99 clips 6 of 65,536 at each end.
@@ -112,7 +112,7 @@ class Observer(ResizingModule, ABC):
         """
         if x.numel() == 0:
             raise QuarlError("cannot observe the range of an empty tensor")
-        if not x.isfinite().all():
+        if not is_finite(x):
             raise QuarlError("cannot observe a range: the tensor holds NaN or infinite values")
         self._update(to_rows(x, self.axis))
         return x

@@ -18,6 +18,7 @@ from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from stable_baselines3.common.running_mean_std import RunningMeanStd
 
 from quarl_nb.errors import QuarlError
+from quarl_nb.quant import is_finite
 from quarl_nb.rl.prioritized import PrioritizedReplayBuffer
 
 logger = logging.getLogger(__name__)
@@ -112,7 +113,7 @@ def load_checkpoint(path: Path, model: BaseAlgorithm) -> Progress:
 
 def has_finite_weights(model: BaseAlgorithm) -> bool:
     """Whether nothing in the policy is NaN or infinite, target networks and ranges included."""
-    return all(bool(tensor.isfinite().all()) for tensor in model.policy.state_dict().values())
+    return all(is_finite(tensor) for tensor in model.policy.state_dict().values())
 
 
 def read_progress(path: Path) -> Progress:

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from quarl_nb.errors import QuarlError
+from quarl_nb.quant import is_finite
 from quarl_nb.rl.layers import INPUT_DTYPES
 from quarl_nb.rl.spec import Head, PolicySpec
 
@@ -148,5 +149,5 @@ def _check_tensors(
 def check_finite(tensors: Mapping[str, torch.Tensor]) -> None:
     """QuarlError where a tensor holds NaN or infinity."""
     for name, tensor in tensors.items():
-        if tensor.is_floating_point() and not torch.isfinite(tensor).all():
+        if not is_finite(tensor):
             raise QuarlError(f"tensor '{name}' holds NaN or infinite weights")

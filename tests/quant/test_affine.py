@@ -9,7 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quarl_nb.errors import QuarlError
-from quarl_nb.quant import QParams, affine_qparams, dequantize, fake_quantize, quantize
+from quarl_nb.quant import (
+    QParams,
+    affine_qparams,
+    dequantize,
+    fake_quantize,
+    is_finite,
+    quantize,
+)
 
 FLOAT32_MAX = float(np.finfo(np.float32).max)
 floats = st.one_of(
@@ -260,3 +267,16 @@ def test_bad_ranges_are_refused(ends: tuple[float, float]) -> None:
 def test_symmetric_and_unsigned_is_refused() -> None:
     with pytest.raises(QuarlError, match="signed"):
         affine_qparams(torch.tensor(0.0), torch.tensor(1.0), 8, symmetric=True, signed=False)
+
+
+@given(
+    st.lists(st.one_of(floats, st.sampled_from([np.nan, np.inf, -np.inf])), max_size=20),
+    st.sampled_from([torch.float64, torch.float32, torch.float16, torch.bfloat16]),
+)
+def test_is_finite_agrees_with_isfinite(items, dtype):
+    x = torch.tensor(items).to(dtype)
+    assert is_finite(x) == bool(x.isfinite().all())
+
+
+def test_integers_are_finite():
+    assert is_finite(torch.tensor([True])) and is_finite(torch.arange(3))
