@@ -32,8 +32,7 @@ class ActorQStudy:
     `pull_periods`, `samples_per_insert` (0 of these and of `widths`: the task's own),
     `communications` ("": as computed), `seeds`; `steps` (environment steps, 0: Table 3's),
     `evaluations` of the learner's policy along the run, `episodes` each, `device` of the learner
-    and its `autocast` ("bf16" or "", for tasks that gain by it), `options` of the algorithm, beside
-    the task's own.
+    and its `autocast` ("bf16" or ""), `options` of the algorithm, beside the task's own.
     """
 
     name: str
@@ -49,8 +48,7 @@ class ActorQStudy:
         for env_id, actor in product(parameters["tasks"], parameters["actors"]):
             task, (precision, runtime) = get_task(env_id), _split(actor)
             budget = {name: parameters[name] for name in (
-                "evaluations", "episodes", "device")}  # fmt: skip
-            budget["autocast"] = parameters["autocast"] if task.autocast else ""
+                "evaluations", "episodes", "device", "autocast")}  # fmt: skip
             budget["options"] = {**task.options, **parameters["options"]}
             budget["steps"] = parameters["steps"] or task.steps
             for values in product(*(parameters[knob] for knob in KNOBS)):
@@ -114,7 +112,7 @@ SMOKE = {
 QUICK = SMOKE | {"actors": ACTORS[:2] + ACTORS[3:], "widths": [256], "steps": 8000,
                  "samples_per_insert": [1.0], "evaluations": 4, "episodes": 5}  # fmt: skip
 # Actor-bound on two cores: one actor, one learner, a transition sampled once on average (except
-# Walker Stand's, which is not learned so).
+# MountainCar's and Walker Stand's, which are not learned so).
 FULL = QUICK | {"tasks": TWO_CORES, "actors": ACTORS, "widths": [0], "seeds": [0, 1, 2],
                 "pull_periods": [0], "samples_per_insert": [0.0], "steps": 0, "evaluations": 20,
                 "episodes": 10, "autocast": "bf16"}  # fmt: skip

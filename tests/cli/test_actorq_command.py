@@ -151,8 +151,8 @@ def test_what_is_stopped_before_its_first_step_leaves_an_earlier_policy_alone(
 
 
 @pytest.mark.parametrize(("more", "expected"), [
-    (["--env", "MountainCar-v0", "--algo", "dqn"], (512, 1000, 0.8)),  # as the study has it
-    (["--env", "MountainCar-v0", "--algo", "dqn", "--width", "8"], (8, 1000, 0.8)),
+    (["--env", "MountainCar-v0", "--algo", "dqn"], (256, 30, 64.0)),  # as the study has it
+    (["--env", "MountainCar-v0", "--algo", "dqn", "--width", "8"], (8, 30, 64.0)),
     (["--env", "Pendulum-v1", "--algo", "td3"], (2048, 1000, 16.0)),  # the paper's
 ])  # fmt: skip
 def test_a_task_of_the_studies_is_run_as_they_do(more, expected, monkeypatch):
@@ -174,7 +174,7 @@ def test_a_task_of_the_studies_is_run_as_they_do(more, expected, monkeypatch):
     assert found["width"] == expected[0]
     tuned = "MountainCar-v0" in more
     assert found["options"] == (get_task("MountainCar-v0").options if tuned else {})
-    assert options.steps == (1_200_000 if tuned else 40_000)
+    assert options.steps == (200_000 if tuned else 40_000)
 
 
 def test_no_steps_are_refused(capsys):
