@@ -73,6 +73,10 @@ TASKS = {
         # Eleven settings with up to 15,000 updates stayed at -200, ten of them pulling every 1000
         # steps. The RL Zoo's, with 60,000 in 120,000 steps of a 256-wide network, ended at -116 and
         # -132 (two seeds); pulling every 1000 steps, which are 500 updates, both stayed at -200.
+        # 512 wide, 7500 updates in 1,200,000 steps would be bound by the actor: SB3's DQN with
+        # eight environments ended at -103 to -116 (seven runs), where a policy changes ten times
+        # an episode. With one environment four runs of ActorQ stayed at -200 (pulls every 150 and
+        # 1000 steps, epsilon down to 0.05 and 0.1, int8 and fp32 actors).
         Task("MountainCar-v0", "dqn", "Mountain Car (Gym)", 200_000, pull_period=30, width=256,
              samples_per_insert=64.0, options=_DQN | dict(
             learning_rate=4e-3, n_steps=1, buffer_size=10_000, target_update_interval=600,
