@@ -56,6 +56,39 @@ def test_speedups_decide_only_in_the_papers_setting() -> None:
     assert speedup_range(every, 4.47, 4.48).verdict == "reproduced"
 
 
+def test_speedups_of_8_and_16_bits_need_both() -> None:
+    one = make_records(actors=("fp32/torch", "int8/onnxruntime"), seeds=range(5), noise=0.01)
+    found = speedup_above(one, ["fp16", "int8"], 1.5)
+    assert found.verdict == "inconclusive" and "; fp16 not measured" in found.measured
+    half = make_records(tuple({*one["task"]} - {"Walker Stand"}), ["fp16/torch"], seeds=range(5))
+    fast = half.assign(curve_wall_s=half["curve_wall_s"].map(lambda at: [x / 9 for x in at]))
+    found = speedup_above(pd.concat([one, fast]), ["fp16", "int8"], 1.5)
+    assert found.verdict == "inconclusive" and "not measured" not in found.measured
+
+
+def test_speedups_need_as_many_runs_of_fp32() -> None:
+    every = make_records(actors=("fp32/torch", "int8/onnxruntime"), seeds=range(5), noise=0.01)
+    one = every[(every["precision"] == "int8") | (every["seed"] == 0)]
+    for found in (speedup_range(one, 4.47, 4.48), speedup_above(one, ["int8"], 1.5)):
+        assert found.verdict == "inconclusive" and "only 1 of 5 runs" in found.measured
+
+
+def test_a_range_that_may_be_none_at_all_is_not_reproduced() -> None:
+    every = make_records(actors=("fp32/torch", "int8/onnxruntime"), seeds=range(5))
+    scale = {0: 0.1, 1: 0.5, 2: 1.0, 3: 2.0, 4: 10.0}  # so that nothing is certain
+    times = [[x * (scale[seed] if precision == "int8" else 1) for x in at] for at, seed, precision
+             in zip(every["curve_wall_s"], every["seed"], every["precision"], strict=True)]
+    found = speedup_range(every.assign(curve_wall_s=times), 1.5, 1.5)
+    assert found.interval.low < 1 < 1.5 < found.interval.high
+    assert found.verdict == "inconclusive"
+
+
+def test_a_learner_in_bfloat16_is_not_the_papers() -> None:
+    every = make_records(actors=("fp32/torch", "int8/onnxruntime"), seeds=range(5), noise=0.01)
+    found = speedup_above(every.assign(**{"budget.autocast": "bf16"}), ["int8"], 1.5)
+    assert found.verdict == "inconclusive" and "not the paper's setting" in found.measured
+
+
 def test_returns_decide_task_by_task() -> None:
     def returns(task: str, actor: str, seed: int) -> Sequence[float]:
         lost = 20 if (task, actor) == ("Walker Stand", "int8/onnxruntime") else 0
@@ -67,10 +100,11 @@ def test_returns_decide_task_by_task() -> None:
     worse = make_records(actors=actors, seeds=ten, returns=returns)
     for measure in ("final_loss", "area_loss"):
         assert returns_kept(same, ["fp16", "int8"], measure).verdict == "reproduced"
-        found = returns_kept(worse, ["fp16", "int8"], measure)
-        assert found.verdict == "not reproduced" or measure == "area_loss"
+        assert returns_kept(worse, ["fp16", "int8"], measure).verdict == "not reproduced"
     assert "largest loss 20.0% (Walker Stand, int8)" in \
         returns_kept(worse, ["fp16", "int8"]).measured
+    unmeasured = returns_kept(same[same["precision"] != "fp16"], ["fp16", "int8"])
+    assert unmeasured.verdict == "inconclusive" and "; fp16 not measured" in unmeasured.measured
     few = same[same["seed"] < 3]  # three pairs show a p-value of 1/8 at least
     assert returns_kept(few, ["fp16", "int8"]).verdict == "inconclusive"
 
@@ -84,11 +118,12 @@ def test_steps_and_times_of_single_tasks() -> None:
     assert fewer_steps(records, "int8", two).verdict == "reproduced"
     assert fewer_steps(records, "fp16", two).verdict == "inconclusive"
     assert fewer_steps(records[records["env_id"] == two[0]], "int8", two).verdict == "inconclusive"
-    slow = make_records(["Humanoid Stand", "Humanoid Walk"], seeds=range(5))
+    slow = make_records(["Humanoid Stand", "Humanoid Walk"], seeds=range(5), pull_period=100)
     humanoids = ["dm:humanoid-stand", "dm:humanoid-walk"]
-    assert as_slow_as_fp32(slow, "fp16", humanoids).verdict == "not reproduced"
+    assert as_slow_as_fp32(slow, "fp16", humanoids, 100).verdict == "not reproduced"
     alike = slow.assign(curve_wall_s=slow["curve_steps"])
-    assert as_slow_as_fp32(alike, "fp16", humanoids).verdict == "reproduced"
+    assert as_slow_as_fp32(alike, "fp16", humanoids, 100).verdict == "reproduced"
+    assert as_slow_as_fp32(alike, "fp16", humanoids, 1000).verdict == "not measured"
 
 
 def test_rare_pulls() -> None:
@@ -114,9 +149,26 @@ def test_rare_pulls() -> None:
     walk = pd.concat([at(100, "Humanoid Walk", good), at(1000, "Humanoid Walk", late)])
     humanoids = ["dm:humanoid-stand", "dm:humanoid-walk"]
     assert rare_pulls_slower(stand, [100, 1000], humanoids).verdict == "inconclusive"
+    never = at(1000, "Humanoid Walk", (0, 20, 50, 80))  # of a return of 100
+    found = rare_pulls_slower(pd.concat([stand, walk[walk["pull_period"] == 100], never]),
+                              [100, 1000], humanoids)
+    assert found.verdict == "reproduced" and "inf" in found.measured
     found = rare_pulls_slower(pd.concat([stand, walk]), [100, 1000], humanoids)
     assert found.verdict == "reproduced"
     assert found.interval.value == pytest.approx((2 + 45 / 50) / (1 + 15 / 20))
+
+
+def test_pulls_of_two_kinds_of_actor_are_not_paired() -> None:
+    """Three training seeds of each kind are three pairs, not twelve."""
+    def at(period: int, actor: str, returns: Sequence[float]) -> pd.DataFrame:
+        return make_records(["Walker Stand"], [actor], returns=lambda *_: returns,
+                            pull_period=period)
+
+    runs = pd.concat([at(period, actor, returns)
+                      for actor in ("fp32/torch", "int8/onnxruntime")
+                      for period, returns in ((30, (0, 80, 100)), (1000, (0, 20, 100)))])
+    found = rare_pulls_harm(runs)
+    assert found.verdict == "inconclusive" and found.measured.count("Walker Stand") == 2
 
 
 def test_pull_periods_that_cannot_be_compared_decide_nothing() -> None:

@@ -84,14 +84,25 @@ def test_noise(int8, verdict):
     assert found.verdict == verdict and "(noise of that size: DQN 3.9% [" in found.measured
 
 
-def test_noisy_runs_decide_nothing():
+def test_the_interval_is_the_gain_of_the_algorithm_that_surely_gains():
+    mixed = pd.concat([records({"fp32": 100, "int8": final, "noise8": 100}, algos=[algo])
+                       for algo, final in (("dqn", 110), ("td3", 97))])
+    found = rules.noise_helps(mixed, "int8", "noise8")
+    assert found.verdict == "reproduced"
+    assert found.interval.value == pytest.approx(10 / 103.5)
+    assert 0 < found.interval.low <= found.interval.value <= found.interval.high
+
+
+def test_noisy_runs_and_those_without_noise_beside_decide_nothing():
     generator = np.random.default_rng(0)
-    frame = records({"fp32": 100, "int8": 100})
+    frame = records({"fp32": 100, "int8": 100, "noise8": 100})
     frame["curve_returns"] = [
         [[0.0] * 10, *generator.normal(100, 60, (2, 10)).tolist()] for _ in range(len(frame))
     ]
     found = rules.noise_helps(frame, "int8", "noise8")
-    assert found.verdict == "inconclusive" and "noise of that size" not in found.measured
+    assert found.verdict == "inconclusive" and "noise of that size" in found.measured
+    alone = rules.noise_helps(records({"fp32": 100, "int8": 110}), "int8", "noise8")
+    assert alone.verdict == "inconclusive" and "noise of that size" not in alone.measured
 
 
 def test_few_runs_and_smoke_decide_nothing():

@@ -238,6 +238,9 @@ def test_claims_are_decided_by_the_intervals() -> None:
     cpu = carbon_mean(every.assign(**{"budget.device": "cpu"}), 2.8)
     assert cpu.verdict == "inconclusive" and "not the paper's setting" in cpu.measured
     assert carbon_mean(every.assign(profile="smoke"), 2.8).verdict == "not measured"
+    lone = every[(actors_of(every) == INT8) | (every["seed"] == 0)]
+    found = carbon_range(lone, exact, exact)
+    assert found.verdict == "inconclusive" and "only 1 of 5 runs" in found.measured
     few = carbon_mean(every[every["seed"] < 3], 2.2)
     assert few.verdict == "inconclusive" and "only 3 of 5 runs" in few.measured
 

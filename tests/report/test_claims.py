@@ -214,6 +214,16 @@ def test_sweet_spots_at_two_widths_differ(records) -> None:
     assert found.verdict == "reproduced" and "2 of 6" in found.measured
 
 
+def test_sweet_spots_that_share_a_width_need_not_differ(records) -> None:
+    """Each gains most at another width, and as surely at 5 bits."""
+    at = {"dqn-PongNoFrameskip-v4": {"affine5": -0.08, "affine9": -0.09},
+          "ppo-CartPole-v1": {"affine5": -0.09, "affine9": -0.08}}  # fmt: skip
+    frame = records(lambda p, precision, _: at.get(p, {}).get(precision, 0.0), WIDTHS, noise=0.001)
+    found = sweet_spots.sweet_spots_differ(frame)
+    assert found.verdict == "inconclusive" and "2 of 6" in found.measured
+    assert "at 9 bits" in found.measured and "at 5 bits" in found.measured
+
+
 def test_verdicts_read_the_public_agents_too(records) -> None:
     frame = records(lambda *_: 0.0, ("affine8",))
     public = frame[frame["algo"] == "dqn"].assign(policy="public/dqn-X-v0")

@@ -146,6 +146,8 @@ def test_a_fall_needs_episodes_and_all_three_policies() -> None:
     few = flights({("int8", "minmax"): 0.75}, episodes=20)
     found = edge.success_rules.success_falls(few, low=0.11, high=0.15)
     assert found.verdict == "inconclusive" and "only 20 episodes" in found.measured
+    unsure = flights({("int8", "minmax"): 0.8}, episodes=30)  # 10 points, or none, or 30
+    assert edge.success_rules.success_falls(unsure, low=0.11, high=0.15).verdict == "inconclusive"
     one = flights({("int8", "minmax"): 0.77}, networks={"Policy I": "64x3"})
     assert edge.success_rules.success_falls(one, low=0.11, high=0.15).verdict == "inconclusive"
     smoke = flights({("int8", "minmax"): 0.77}).assign(profile="smoke")

@@ -100,6 +100,11 @@ def test_the_verdict_needs_speed_and_reward(ratios, loss, verdict):
                                for precision in ("fp32", "bf16") for run in runs}  # fmt: skip
 
 
+def test_the_smoke_profile_decides_nothing():
+    smoke = records({"A": 1.1}).assign(profile="smoke")
+    assert half_precision_speedup(smoke).verdict == "not measured"
+
+
 def test_one_training_a_side_says_nothing_about_precision():
     """Two trainings of float32 differ as much; their episodes tell nothing of the next."""
     one, two = (half_precision_speedup(records({"A": 3.0}, loss, seeds=1)) for loss in (0.0, 0.5))

@@ -141,15 +141,15 @@ def ratio(base: Floats, here: Floats, runs: int) -> list[tuple[str, float]]:
     """`base / here` with its interval: pairs of "", "_low" or "_high" and the value.
 
     Args:
-        base, here: the estimate first, then redrawn; never reached here (infinite) is a ratio of 0.
+        base, here: the estimate first, then redrawn; infinite where never reached, so that the
+            ratio is 0 if that is here, infinite if it is the base, and NaN if it is both.
         runs: of the side that has fewer; a single one has no interval.
     """
     with np.errstate(invalid="ignore", divide="ignore"):
         ratios = base / here
     draws = ratios[1:][~np.isnan(ratios[1:])]
-    value = float(ratios[0]) if np.isfinite(ratios[0]) else float("nan")
     low, high = float("nan"), float("nan")
     if runs > 1 and len(draws):
-        # Infinite draws (fp32 did not get there) must not be interpolated.
+        # Infinite draws must not be interpolated.
         low, high = np.quantile(draws, [ALPHA / 2, 1 - ALPHA / 2], method="inverted_cdf")
-    return [("", value), ("_low", float(low)), ("_high", float(high))]
+    return [("", float(ratios[0])), ("_low", float(low)), ("_high", float(high))]

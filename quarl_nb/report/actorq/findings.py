@@ -32,10 +32,12 @@ def finding(
     verdict: Verdict, rows: pd.DataFrame, text: str, interval: Interval | None = None,
     min_runs: int = MIN_RUNS,
 ) -> Finding:
-    """The verdict, if the rows are in the paper's setting and of `min_runs` runs at least."""
-    if rows["runs"].min() < min_runs:
+    """The verdict, if the rows are in the paper's setting and of `min_runs` runs at least, as are
+    the fp32 ones that they are compared with (`base_runs`)."""
+    fewest = rows.filter(["runs", "base_runs"]).min(axis=None)
+    if fewest < min_runs:
         verdict = "inconclusive"
-        text += f" (only {rows['runs'].min():.0f} of {min_runs} runs)"
+        text += f" (only {fewest:.0f} of {min_runs} runs)"
     other = rows[~papers_setting(rows)]
     if len(other):
         verdict = "inconclusive"
@@ -48,6 +50,20 @@ def missing_tasks(rows: pd.DataFrame, algos: Sequence[str] = ()) -> set[str]:
     table = published("table2")
     tasks = table["task"][table["algo"].isin([*algos])] if algos else table["task"]
     return set(tasks) - set(rows["task"])
+
+
+def every_task(
+    rows: pd.DataFrame, precisions: Sequence[str], algos: Sequence[str] = ()
+) -> bool:
+    """Whether each task of Table 2 is measured in each of these precisions."""
+    return not any(missing_tasks(rows[rows["precision"] == precision], algos)
+                   for precision in precisions)
+
+
+def unmeasured_told(rows: pd.DataFrame, precisions: Sequence[str]) -> str:
+    """The precisions that no task is measured in, as "; fp16 not measured"."""
+    absent = [precision for precision in precisions if precision not in {*rows["precision"]}]
+    return f"; {', '.join(absent)} not measured" if absent else ""
 
 
 def tasks_told(rows: pd.DataFrame, algos: Sequence[str] = ()) -> str:

@@ -115,9 +115,10 @@ def communication_speedups(parts: pd.DataFrame) -> pd.DataFrame:
     """What communication precision does at the same compute precision (Figure 4a, 4b).
 
     Returns:
-        `SETTING`, precision, runtime, actor, communication, runs, steps_per_s, speedup (over
-        weights sent in fp32) with speedup_low and speedup_high, payload_bytes, smaller (fp32
-        bytes over these), keys, profile; settings with one communication precision left out.
+        `SETTING`, precision, runtime, actor, communication, runs and base_runs (weights sent in
+        fp32), steps_per_s, speedup over those with speedup_low and speedup_high, payload_bytes,
+        smaller (fp32 bytes over these), keys, profile; settings with one communication precision
+        left out.
     """
     rows: list[dict[str, object]] = []
     names = [*SETTING, "precision", "runtime", "actor"]
@@ -129,7 +130,7 @@ def communication_speedups(parts: pd.DataFrame) -> pd.DataFrame:
         for communication, runs in group.groupby("communication", sort=False):
             ratio = mean_ratio(base["step_s"].to_numpy(), runs["step_s"].to_numpy())
             rows.append(dict(zip(names, setting, strict=True)) | {
-                "communication": communication, "runs": len(runs),
+                "communication": communication, "runs": len(runs), "base_runs": len(base),
                 "steps_per_s": 1 / runs["step_s"].mean(), "speedup": ratio.value,
                 "speedup_low": ratio.low, "speedup_high": ratio.high,
                 "payload_bytes": runs["payload_bytes"].mean(),

@@ -13,14 +13,17 @@ import pandas as pd
 
 from quarl_nb.report.actorq.findings import (
     MIN_REDRAWN_RUNS,
+    every_task,
     finding,
     interval_of,
     missing_tasks,
     preferred,
     tasks_told,
     told,
+    unmeasured_told,
 )
 from quarl_nb.report.actorq.runs import (
+    ACTOR,
     BUT_PULLS,
     learning_runs,
     return_losses,
@@ -46,18 +49,19 @@ def speedup_above(
     if rows.empty:
         return NOT_MEASURED
     low, high = rows["speedup_torch_low"], rows["speedup_torch_high"]
-    verdict: Verdict = "reproduced" if (low > factor).all() and not missing_tasks(rows, algos) \
+    verdict: Verdict = "reproduced" \
+        if (low > factor).all() and every_task(rows, precisions, algos) \
         else "not reproduced" if (high < factor).any() else "inconclusive"
-    return finding(verdict, rows, _range_text(rows, algos), _least(rows, "speedup_torch"),
-                   MIN_REDRAWN_RUNS)
+    text = _range_text(rows, algos) + unmeasured_told(rows, precisions)
+    return finding(verdict, rows, text, _least(rows, "speedup_torch"), MIN_REDRAWN_RUNS)
 
 
 def speedup_range(
     records: pd.DataFrame, low: float, high: float, algos: Sequence[str] = ()
 ) -> Finding:
-    """int8 against fp32 (torch): reproduced when the smallest speed-up over tasks has `low` in its
-    interval and the largest has `high`; not reproduced when one of them has not, all tasks of
-    Table 2 being measured."""
+    """int8 against fp32 (torch): reproduced when every interval is above 1, that of the smallest
+    speed-up over tasks holds `low` and that of the largest `high`; not reproduced when one of the
+    two does not, all tasks of Table 2 being measured."""
     rows = _speedups(records, ["int8"], algos)
     if rows.empty:
         return NOT_MEASURED
@@ -67,16 +71,18 @@ def speedup_range(
               for row, value in ((least, low), (most, high))]  # fmt: skip
     verdict: Verdict = "inconclusive"
     if not missing_tasks(rows, algos):
-        verdict = "reproduced" if all(within) else "not reproduced"
+        faster = (rows["speedup_torch_low"] > 1).all()
+        verdict = "not reproduced" if not all(within) else "reproduced" if faster else verdict
     return finding(verdict, rows, _range_text(rows, algos), _least(rows, "speedup_torch"),
                    MIN_REDRAWN_RUNS)
 
 
 def as_slow_as_fp32(
-    records: pd.DataFrame, precision: str, env_ids: Sequence[str]
+    records: pd.DataFrame, precision: str, env_ids: Sequence[str], pull_period: int
 ) -> Finding:
     """Time to 95 % reward equal to that of fp32 (torch) within 5 %, on every one of `env_ids`."""
     rows = _speedups(records, [precision], (), env_ids)
+    rows = rows[rows["pull_period"] == pull_period] if len(rows) else rows
     if rows.empty:
         return NOT_MEASURED
     low, high = rows["speedup_torch_low"], rows["speedup_torch_high"]
@@ -104,13 +110,14 @@ def returns_kept(
         return NOT_MEASURED
     kept = rows[f"{measure}_p_no_loss"] <= ALPHA
     lost = holm(rows[f"{measure}_p_loss"].fillna(1).tolist()) <= ALPHA
-    verdict: Verdict = "reproduced" if kept.all() and not missing_tasks(rows) \
+    verdict: Verdict = "reproduced" if kept.all() and every_task(rows, precisions) \
         else "not reproduced" if lost.any() else "inconclusive"
     worst = rows.loc[rows[measure].idxmax()]
     of = {"final_loss": "final return", "area_loss": "mean return over the run"}[measure]
     text = (f"{int(kept.sum())} of {len(rows)} without loss of {of}, {int(lost.sum())} lose more "
             f"than 5 %, on {tasks_told(rows)}; largest loss {percent(worst[measure])} "
             f"({worst['task']}, {worst['precision']})")  # fmt: skip
+    text += unmeasured_told(rows, precisions)
     return finding(verdict, rows, text, interval_of(worst, measure))
 
 
@@ -135,7 +142,7 @@ def rare_pulls_harm(records: pd.DataFrame) -> Finding:
     Reproduced when one task loses more than 5 % (Holm), not reproduced when none loses 5 %.
     """
     runs, rows = learning_runs(measured(records)), []
-    settings = runs.groupby(BUT_PULLS, sort=False, dropna=False) if len(runs) else ()
+    settings = runs.groupby([*BUT_PULLS, *ACTOR], sort=False, dropna=False) if len(runs) else ()
     for (task, *_), group in settings:
         periods = group["pull_period"]
         often, rare = (group[periods == at] for at in (periods.min(), periods.max()))
@@ -167,7 +174,7 @@ def rare_pulls_slower(
     """Steps to 95 % of the best return at the first of `periods`, at the second over the first."""
     runs, rows = learning_runs(measured(records)), []
     here = runs[runs["env_id"].isin([*env_ids])] if len(runs) else runs
-    settings = here.groupby(BUT_PULLS, sort=False, dropna=False) if len(here) else ()
+    settings = here.groupby([*BUT_PULLS, *ACTOR], sort=False, dropna=False) if len(here) else ()
     for _, group in settings:
         often, rare = (group[group["pull_period"] == at] for at in periods)
         if len(often) and len(rare):

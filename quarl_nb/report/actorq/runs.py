@@ -81,7 +81,8 @@ def speedups(records: pd.DataFrame, resamples: int = RESAMPLES) -> pd.DataFrame:
     runs of either side and of the level together; a single run has none.
 
     Returns:
-        `SETTING`, precision, runtime, actor, runs, level, initial (untrained); time_s, steps and
+        `SETTING`, precision, runtime, actor, runs (and base_runs of fp32, of torch where measured),
+        level, initial (untrained); time_s, steps and
         updates to the level (NaN: never); total_s, total_steps, total_updates of a whole run;
         speedup_torch and speedup_ort (time against either fp32 baseline) and steps_ratio (steps
         of fp32 over steps here, fp32 of torch where measured), each with _low and _high; final
@@ -120,7 +121,7 @@ def _setting_rows(group: pd.DataFrame, resamples: int) -> list[dict[str, object]
            for end, value in ratio(reached[reference]["steps"], reached[name]["steps"],
                                    min(len(actors[reference]), len(rows)))}
         | return_losses(actors[reference], rows, drawn.generator, resamples)
-        | {"keys": drawn.keys(name)}
+        | {"base_runs": len(actors[reference]), "keys": drawn.keys(name)}
         for name, rows in actors.items()
     ]  # fmt: skip
 

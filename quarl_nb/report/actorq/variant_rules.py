@@ -7,6 +7,7 @@ same training seed are paired, and no verdict rests on fewer than `MIN_RUNS`.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pandas as pd
 
@@ -16,7 +17,7 @@ from quarl_nb.report.actorq.variants import VARIANTS, variant_rows
 from quarl_nb.report.findings import NOT_MEASURED, Finding, Verdict, keys_of, measured
 from quarl_nb.report.losses import percent
 from quarl_nb.report.pvalues import holm
-from quarl_nb.report.stats import ALPHA
+from quarl_nb.report.stats import ALPHA, Interval
 
 MIN_RUNS = 5
 
@@ -86,7 +87,10 @@ def noise_helps(records: pd.DataFrame, variant: str, noise: str) -> Finding:
     if len(beside):
         text += " (noise of that size: " + "; ".join(
             f"{row['algo'].upper()} {_gain(row)}" for _, row in beside.iterrows()) + ")"
-    return _finding(verdict, rows, text, "area_loss")
+    most = rows.loc[rows["p_area_gain"].fillna(1).idxmin()]
+    loss = interval_of(most, "area_loss")
+    gain = Interval(-loss.value, -loss.high, -loss.low)
+    return replace(_finding(verdict, rows, text, "area_loss"), interval=gain)
 
 
 def _rows(records: pd.DataFrame, variants: Sequence[str], base: str) -> pd.DataFrame:

@@ -105,9 +105,10 @@ def emissions(
     of the latter are Welch's; a single run has none.
 
     Returns:
-        `SETTING`, precision, runtime, actor, runs, level, part, per; kg (CO2e; NaN where the return
-        was never reached), ratio_torch and ratio_ort (fp32 of either runtime over this), each with
-        _low and _high; method, load (CPU-seconds a second of others on the machine), keys, profile.
+        `SETTING`, precision, runtime, actor, runs (and base_runs of fp32, of torch where measured),
+        level, part, per; kg (CO2e; NaN where the return was never reached), ratio_torch and
+        ratio_ort (fp32 of either runtime over this), each with _low and _high; method, load
+        (CPU-seconds a second of others on the machine), keys, profile.
     """
     runs = costed_runs(records, assumed)
     found: list[dict[str, object]] = []
@@ -165,6 +166,7 @@ def _row(drawn: Redrawn, actor: str, kg: dict[str, Floats]) -> dict[str, object]
     return {
         "precision": first["precision"], "runtime": first["runtime"], "actor": actor,
         "runs": len(rows), "level": float(drawn.level[0]),
+        "base_runs": len(drawn.actors.get(BASELINES["torch"], drawn.fp32)),
         "kg": float(kg[actor][0]) if np.isfinite(kg[actor][0]) else np.nan,
         "method": ", ".join(sorted(set(rows["energy.method"]))),
         "load": (rows["energy.other_cpu_s"].astype(float) / rows["wall_s"]).mean(),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from quarl_nb.report.findings import NOT_MEASURED, Finding, Verdict, keys_of
+from quarl_nb.report.findings import NOT_MEASURED, Finding, Verdict, keys_of, measured
 from quarl_nb.report.mixed_precision.rewards import relative_gains, trainings
 from quarl_nb.report.mixed_precision.speedups import PUBLISHED, speedups
 from quarl_nb.report.seeds import MIN_SEEDS, p_above
@@ -20,6 +20,7 @@ def half_precision_speedup(records: pd.DataFrame, ratio: float = PUBLISHED) -> F
 
     Not reproduced when none can be that fast, or each that is loses more than 5 %.
     """
+    records = measured(records)
     table = speedups(records)
     if table.empty:
         return NOT_MEASURED

@@ -131,7 +131,7 @@ def fewer_bits_beat_more(
 
 
 def sweet_spots_differ(records: pd.DataFrame) -> Finding:
-    """Reproduced when two policies have sweet spots, and at different widths."""
+    """Reproduced when two policies have sweet spots and no width is one of both."""
     return _of_learned(_differ, records)
 
 
@@ -159,8 +159,17 @@ def _differ(policies: list[Widths]) -> Finding:
     spots = table[table["sweet_spot"]]
     text = f"{len(spots)} of {len(table)} policies have a sweet spot"
     text += "".join(f"; {row.policy} at {row.bits} bits" for row in spots.itertuples())
-    verdict: Verdict = "reproduced" if spots["bits"].nunique() > 1 else "inconclusive"
-    return Finding(verdict, text)
+    each = [_spots(widths) for widths, is_spot
+            in zip(policies, table["sweet_spot"], strict=True) if is_spot]  # fmt: skip
+    apart = any(one.isdisjoint(other) for one, other in combinations(each, 2))
+    return Finding("reproduced" if apart else "inconclusive", text)
+
+
+def _spots(widths: Widths) -> set[int]:
+    """The widths that certainly gain, and enough."""
+    best = best_of_many(widths.reference, widths.returns, widths.signs)
+    spots = (best.low > 0) & (best.gain >= MARGIN * abs(widths.reference.mean()))
+    return {bits for bits, is_spot in zip(widths.bits, spots, strict=True) if is_spot}
 
 
 def _exists(policies: list[Widths], against_wider: bool) -> Finding:
