@@ -103,13 +103,11 @@ class BestOfMany:
 
     def best(self, least: float = 0.0) -> int:
         """The treatment to tell of: of those that certainly gain, and `least` or more, the most
-        certain; else that of the largest lower bound above zero; else that which may gain most, not
-        one that is the reference's copy. Of equals the larger gain.
+        certain; where there is none, that of the largest lower bound. Of equals the larger gain.
         """
         counts = (self.low > 0) & (self.gain >= least)
         certainty = np.where(counts, self.p_values, 1.0)
-        surely = self.low.clip(min=0)
-        return int(np.lexsort((-self.gain, -self.high, -surely, certainty, ~counts))[0])
+        return int(np.lexsort((-self.gain, -self.low, certainty, ~counts))[0])
 
 
 def best_of_many(

@@ -190,6 +190,22 @@ def test_a_certain_but_tiny_gain_hides_no_sweet_spot_of_another_width(records) -
     assert found.verdict == "reproduced" and "at 6 bits" in found.measured
 
 
+def test_what_noisy_widths_leave_open_is_told_beside_a_copy_of_fp32(records) -> None:
+    frame = records(lambda *_: 0.0, ("affine4", "affine6", "affine8"),
+                    {"ppo-X-v0": ("ppo", "X-v0", 100.0)}, episodes=100)  # fmt: skip
+    generator = np.random.default_rng(0)
+    base = np.array(frame.loc[frame["precision"] == "fp32", "returns"].item())
+    for precision, gain, noise in (("affine8", 0.0, 0.0), ("affine6", -3.0, 60.0)):
+        (at,) = frame.index[frame["precision"] == precision]
+        frame.at[at, "returns"] = list(base + gain + noise * generator.standard_normal(100))
+    found = sweet_spots.sweet_spot_exists(frame)
+    assert found.verdict == "inconclusive"
+    assert "gains 0 [0, 0] (0.0%) at 8 bits" in found.measured
+    # 6 bits: -3 and, of 60 / sqrt(100), 2.3 or so deviations for three widths at once.
+    share = float(found.measured.split("; up to ")[1].split("%")[0])
+    assert 5 < share < 20
+
+
 def test_the_better_of_two_broken_policies_is_no_sweet_spot(records) -> None:
     losses = {"affine2": 0.6, "affine3": 0.9}
     frame = records(lambda _, precision, __: losses.get(precision, 0.0), WIDTHS)

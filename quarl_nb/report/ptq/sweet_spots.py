@@ -204,6 +204,8 @@ def _exists(policies: list[Widths], against_wider: bool) -> Finding:
         f"best of {len(found)} policies: {policy} gains {interval} ({relative[first]:.1%}) at "
         f"{label}, corrected p = {adjusted[first]:.3g}"
     )
+    # Of a policy whose best width is a copy of fp32, the others may be too noisy to tell.
+    text += f"; up to {max(highest):.1%} not excluded" if verdict == "inconclusive" else ""
     text += f" (only {fewest} episodes)" if fewest < MIN_EPISODES else ""
     return Finding(verdict, text, interval)
 
