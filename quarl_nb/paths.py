@@ -6,11 +6,15 @@ import json
 import os
 import secrets
 import tempfile
-from contextlib import suppress
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from quarl_nb.errors import QuarlError
+
+STALE_S = 3600.0  # of a temporary file: to write the largest takes a minute
 
 _MARKS = ("data/records", "data/policies", "data/paper")
 
@@ -76,22 +80,46 @@ def make_file_writable(path: Path) -> None:
         raise QuarlError(f"cannot write to '{path}': a folder")
 
 
+def sweep(folder: Path, name: str = "*") -> None:
+    """Remove what killed writers of files called `name` (a pattern) left in `folder`.
+
+    Raises:
+        OSError: it cannot be removed.
+    """
+    for temporary in folder.glob(f".{name}.*.tmp"):
+        with suppress(FileNotFoundError):  # its writer has just finished it
+            if time.time() - temporary.stat().st_mtime > STALE_S:
+                temporary.unlink()
+
+
 def write_atomically(path: Path, content: bytes) -> None:
     """Write a file that is either whole or absent, whenever the process is killed.
 
     Raises:
         QuarlError: the disk is full or the folder cannot be written.
     """
+    try:
+        with replacing(path) as file:
+            file.write(content)
+    except OSError as error:
+        raise QuarlError(f"cannot write '{path}': {error.strerror}") from error
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """A file to write, in the folder of `path`, whose place it takes when the block ends.
+
+    Of a block that raises, or a file that cannot be written, nothing is left.
+    """
     # Not by the process id: containers that share a folder may have the same.
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with temporary.open("wb") as file:
-            file.write(content)
+            yield file
             file.flush()
-            os.fsync(file.fileno())
+            os.fsync(file.fileno())  # before the name is taken, or a crash leaves an empty file
         temporary.replace(path)
-    except OSError as error:
-        with suppress(OSError):
+    finally:
+        with suppress(OSError):  # it is gone where all went well
             temporary.unlink()
-        raise QuarlError(f"cannot write '{path}': {error.strerror}") from error

@@ -6,7 +6,6 @@ import hashlib
 import io
 import json
 import math
-import time
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from quarl_nb.errors import QuarlError, check_choice
-from quarl_nb.paths import project_root, write_atomically
+from quarl_nb.paths import project_root, sweep, write_atomically
 from quarl_nb.study import Cell, canonical_json
 
 if TYPE_CHECKING:
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
 
 PROFILES = ("full", "quick", "smoke")  # best first
 _RENEW = "delete it, and its study measures the cell again"
-STALE_TEMPORARY_S = 3600.0  # writing a record takes milliseconds
 
 
 class ResultStore:
@@ -70,10 +68,7 @@ class ResultStore:
             folder.mkdir(parents=True, exist_ok=True)
             with TemporaryFile(dir=folder):
                 pass  # it can be written
-            for temporary in folder.glob(".*.tmp"):
-                with suppress(FileNotFoundError):  # another run has just finished it
-                    if time.time() - temporary.stat().st_mtime > STALE_TEMPORARY_S:
-                        temporary.unlink()
+            sweep(folder)
         except OSError as error:
             raise QuarlError(f"cannot write records in '{folder}': {error.strerror}") from error
 

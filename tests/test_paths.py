@@ -6,7 +6,7 @@ import os
 import pytest
 
 from quarl_nb.errors import QuarlError
-from quarl_nb.paths import project_root, write_atomically
+from quarl_nb.paths import project_root, replacing, write_atomically
 
 
 def test_the_root_is_found_from_a_folder_below(tmp_path, monkeypatch):
@@ -47,6 +47,15 @@ def test_a_full_disk_leaves_the_old_file_and_no_litter(tmp_path, monkeypatch):
         write_atomically(path, b"new")
     assert path.read_bytes() == b"old"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_of_a_block_that_raises_nothing_is_left(tmp_path):
+    path = tmp_path / "run.pt"
+    write_atomically(path, b"old")
+    with pytest.raises(KeyboardInterrupt), replacing(path) as file:
+        file.write(b"new")
+        raise KeyboardInterrupt
+    assert path.read_bytes() == b"old" and list(tmp_path.iterdir()) == [path]
 
 
 def test_a_folder_that_cannot_be_made_is_one_line(tmp_path):

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from quarl_nb.errors import QuarlError
-from quarl_nb.paths import write_atomically
-from quarl_nb.store import STALE_TEMPORARY_S, ResultStore, to_json
+from quarl_nb.paths import STALE_S, write_atomically
+from quarl_nb.store import ResultStore, to_json
 from quarl_nb.study import Cell
 
 BUDGET = {"episodes": 2}
@@ -185,7 +185,7 @@ def test_prepare_sweeps_only_old_temporaries(store):
     old, new = folder / ".a.json.1.tmp", folder / ".b.json.2.tmp"
     for path in (old, new):
         path.write_text("half")
-    past = time.time() - STALE_TEMPORARY_S - 60
+    past = time.time() - STALE_S - 60
     os.utime(old, (past, past))
     store.prepare("ptq", "smoke")
     assert list(folder.iterdir()) == [new]

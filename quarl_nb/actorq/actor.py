@@ -6,6 +6,7 @@ import platform
 from contextlib import suppress
 from time import perf_counter
 
+import gymnasium as gym
 import numpy as np
 import torch
 
@@ -35,13 +36,12 @@ class Actor(Timed):
             [settings.seed or 0, task.index, task.restarts, task.begun_at]
         )
         self._rng = np.random.default_rng(sequence)
-        self.envs = [make_checked(task.make_env, task.spec) for _ in range(settings.envs_per_actor)]
-        seeds = [int(seed) for seed in self._rng.integers(2**31, size=len(self.envs))]
-        with users_own("environment"):
-            first = [env.reset(seed=seed)[0] for env, seed in zip(self.envs, seeds, strict=True)]
-            self._obs = np.stack([self._checked(obs) for obs in first])
-        for env, seed in zip(self.envs, seeds, strict=True):
-            env.action_space.seed(seed)
+        self.envs: list[gym.Env] = []
+        try:
+            self._obs = self._begin()
+        except BaseException:
+            self.close()
+            raise
         head = task.spec.head
         self._low, self._high = (np.array(b, np.float32) for b in (head.low, head.high))
         self._sigma = settings.noise(task.index) * (self._high - self._low) / 2
@@ -52,6 +52,18 @@ class Actor(Timed):
         self.version = -1
         self.pulled_bytes, self.pulls = 0, 0
         self._steps_until_pull = 0
+
+    def _begin(self) -> np.ndarray:
+        """Make the environments, each with a seed of its own; their first observations."""
+        for _ in range(self.task.settings.envs_per_actor):
+            self.envs.append(make_checked(self.task.make_env, self.task.spec))
+        seeds = [int(seed) for seed in self._rng.integers(2**31, size=len(self.envs))]
+        with users_own("environment"):
+            first = [env.reset(seed=seed)[0] for env, seed in zip(self.envs, seeds, strict=True)]
+            obs = np.stack([self._checked(obs) for obs in first])
+        for env, seed in zip(self.envs, seeds, strict=True):
+            env.action_space.seed(seed)
+        return obs
 
     @property
     def pull_due(self) -> bool:

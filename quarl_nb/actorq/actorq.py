@@ -128,6 +128,7 @@ class ActorQ:
         self.algorithm.set_random_seed((self.settings.seed or 0) + progress.timesteps)
         learner = Learner(
             self.algorithm, self.settings, total_steps, resumed=progress.timesteps > 0,
+            updates=progress.updates or 0,
             put_off=self.algorithm.learning_starts - learning_starts,
         )  # fmt: skip
         run = Run(learner, total_steps, self.saving, progress, progress_bar, on_message)
@@ -147,7 +148,12 @@ class ActorQ:
 
     def _resume(self) -> Progress:
         path = self.saving.checkpoint
-        return load_checkpoint(path, self.algorithm) if path and path.exists() else Progress()
+        if path is None or not path.exists():
+            return Progress()
+        progress = load_checkpoint(path, self.algorithm)
+        if progress.updates is None:  # older checkpoints do not tell; most algorithms began anew
+            progress.updates = self.algorithm._n_updates
+        return progress
 
     def _tasks(self, learner: Learner) -> list[ActorTask]:
         spec, settings = learner.policy().spec, self.settings

@@ -6,7 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import Connection
 from typing import Any
 
 import cloudpickle
@@ -14,7 +14,7 @@ import torch
 
 from quarl_nb.actorq.actor import ACTIVITIES, Actor
 from quarl_nb.actorq.member import HELLO, Failure
-from quarl_nb.actorq.quantizer import quantize_policy
+from quarl_nb.actorq.quantizer import make_variables
 from quarl_nb.actorq.result import CpuClock
 from quarl_nb.actorq.settings import ActorTask, Orders
 from quarl_nb.actorq.variables import SharedVariables, Variables
@@ -28,6 +28,8 @@ from quarl_nb.processes import (
     end_with_parent,
     keep_freed_memory,
 )
+
+POLL_S = 0.5  # how soon a death is noticed where a child of the dead holds its pipes open
 
 
 class Child:
@@ -50,8 +52,9 @@ class Child:
         remote.close()
 
     def await_hello(self) -> None:
-        wait([self.connection, self.process.sentinel])
-        if not self.connection.poll() or self.receive() is None:
+        while not self.connection.poll(POLL_S) and self.process.is_alive():
+            pass
+        if self.receive() is None:
             self.end()
             raise QuarlError(f"{self.name} {self.death()} while it started{self._start_hint()}")
 
@@ -63,6 +66,8 @@ class Child:
         return '; a script must start ActorQ under if __name__ == "__main__":'
 
     def receive(self) -> Any:
+        if not self.process.is_alive() and not self.connection.poll():
+            return None  # a child of its own holds the pipe open: it would never be at its end
         try:
             message = self.connection.recv()
         except (EOFError, OSError):
@@ -84,7 +89,9 @@ class Child:
     def end(self) -> None:
         if not self.connection.closed:
             self.close()
-        self.process.join(max(0.0, self.ends_at - time.monotonic()))
+        # In steps, since what `join` waits at is a pipe, too.
+        while self.process.is_alive() and (left_s := self.ends_at - time.monotonic()) > 0:
+            self.process.join(min(left_s, POLL_S))
         if self.process.is_alive():
             self.process.kill()
             self.process.join()
@@ -134,7 +141,7 @@ def quantize(
 
     def newest_quantized() -> Variables:
         newest = _newest(weights)
-        return quantize_policy(decode(newest.payload, task.spec), newest.version, task)
+        return make_variables(decode(newest.payload, task.spec), newest.version, task)
 
     newest_quantized()  # loads what is needed to build a payload
     connection.send(HELLO)
@@ -155,6 +162,9 @@ def _newest(shared: SharedVariables) -> Variables:
 def _run(body: Callable[..., None], connection: Connection, *arguments: Any) -> None:
     """Run a body until the parent closes the pipe."""
     end_with_parent()
+    # Else a process that the environment forks would hold the pipe: if this one dies amid a
+    # message, the learner would wait for the rest of it.
+    os.register_at_fork(after_in_child=connection.close)
     torch.set_num_threads(1)
     keep_freed_memory()
     try:

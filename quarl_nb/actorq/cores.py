@@ -23,7 +23,7 @@ class SharedCores:
 
     def heard_from(self, transitions: Transitions) -> None:
         """Note how busy an actor was until this message; on another machine it shares no core."""
-        if transitions.host not in ("", platform.node()):
+        if transitions.host != platform.node():
             self.busy[transitions.actor] = 0.0
             return
         seconds = transitions.seconds

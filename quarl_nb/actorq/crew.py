@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 
 from quarl_nb.actorq.cores import SharedCores
 from quarl_nb.actorq.member import HELLO, Member
-from quarl_nb.actorq.quantizer import quantize_policy
+from quarl_nb.actorq.quantizer import make_variables
 from quarl_nb.actorq.run import Run
 from quarl_nb.actorq.settings import ActorTask, Transitions
 from quarl_nb.actorq.variables import Variables
@@ -107,7 +107,7 @@ class Crew(ABC, Generic[M]):
     def first_policy(self) -> tuple[Variables, Variables]:
         """The learner's weights and what actors pull first, made here."""
         net, version = self.learner.policy(), self.learner.updates
-        first = quantize_policy(net, version, self.tasks[0])
+        first = make_variables(net, version, self.tasks[0])
         self.run.count_publication(len(first.payload))
         return Variables(version, "fp32", encode(net, "fp32")), first
 

@@ -28,6 +28,7 @@ class Learner(Timed):
         algorithm: DQN, DDPG, TD3, SAC, D4PG or another with one environment; trained in place.
         total_steps: environment steps of the whole run, for the algorithm's schedules.
         resumed: go on from the algorithm's `num_timesteps`, not from zero.
+        updates: gradient steps that the run had made before it was resumed.
         put_off: what a checkpoint without its whole replay buffer has added to `learning_starts`.
 
     Attributes:
@@ -44,6 +45,7 @@ class Learner(Timed):
         settings: Settings,
         total_steps: int,
         resumed: bool = False,
+        updates: int = 0,
         put_off: int = 0,
     ) -> None:
         super().__init__(ACTIVITIES)
@@ -52,12 +54,11 @@ class Learner(Timed):
         self.algorithm, self.settings = algorithm, settings
         algorithm._setup_learn(0, reset_num_timesteps=not resumed)
         algorithm._total_timesteps = total_steps  # what schedules count down from
-        self.updates = algorithm._n_updates if resumed else 0
+        self.updates = updates
         self._feed = ReplayFeed(algorithm, settings)
         self._begin_schedules()
-        self._put_off = put_off
+        self._warm_up = algorithm.learning_starts - put_off
         self.limiter = self._limiter()
-        self.warming = algorithm.num_timesteps < algorithm.learning_starts
         self._policy: PolicyNet | None = None
         self._time_sampling()
 
@@ -69,7 +70,9 @@ class Learner(Timed):
     @property
     def orders(self) -> Orders:
         """How actors are to act now."""
-        return Orders(self.warming, float(getattr(self.algorithm, "exploration_rate", 0.0)))
+        # A buffer that is filled again is filled by the policy, which has learned by then.
+        warming = self.steps < self._warm_up
+        return Orders(warming, float(getattr(self.algorithm, "exploration_rate", 0.0)))
 
     def policy(self) -> PolicyNet:
         """The acting path as it is now, in full precision; to be used before the next update."""
@@ -99,7 +102,6 @@ class Learner(Timed):
         with self.timed("insert"):
             self._feed.add(transitions)
             self.limiter.inserts += len(transitions)
-            self.warming = self.steps < self.algorithm.learning_starts
 
     def cut(self, actor: int) -> None:
         """What this actor sends next does not go on from what it sent before: it is a new one."""
@@ -123,9 +125,8 @@ class Learner(Timed):
         """From where the algorithm is now, with room for messages, batches and the warm-up."""
         algorithm, ratio = self.algorithm, self.settings.samples_per_insert
         insert = self.settings.transitions_per_message * self.settings.n_actors
-        warm_up = algorithm.learning_starts - self._put_off
         tolerance = max(
-            TOLERANCE_RATE * warm_up * ratio, 2 * algorithm.batch_size, 2 * insert * ratio
+            TOLERANCE_RATE * self._warm_up * ratio, 2 * algorithm.batch_size, 2 * insert * ratio
         )
         limiter = RateLimiter(ratio, algorithm.learning_starts, tolerance)
         limiter.resume(algorithm.num_timesteps)
@@ -157,5 +158,5 @@ class Learner(Timed):
         """Leave the algorithm as it was found: it can be saved, and trained by SB3 again."""
         for name in SAMPLERS:
             vars(self.algorithm.replay_buffer).pop(name, None)
-        self.algorithm.learning_starts -= self._put_off
+        self.algorithm.learning_starts = self._warm_up
 

@@ -43,12 +43,12 @@ class ProcessCrew(Crew[Child]):
         self.payloads.publish(first)
 
     def ready(self, timeout_s: float) -> list[Child]:
-        # Of a dead child the pipe is at its end, which counts as ready.
         heard = [self.members[QUANTIZER]]
         if self.learner.can_receive():
             heard += self.actors
         found = wait([child.connection for child in heard], timeout_s)
-        return [child for child in heard if child.connection in found]
+        # Of a dead child the pipe is at its end, unless a child of its own holds it open.
+        return [c for c in heard if c.connection in found or not c.process.is_alive()]
 
     def new_actor(self, task: ActorTask) -> Child:
         name = f"actor {task.index}"

@@ -10,7 +10,7 @@ from quarl_nb.inference import build_payload
 from quarl_nb.rl.policies import PolicyNet
 
 
-def quantize_policy(net: PolicyNet, version: int, task: ActorTask) -> Variables:
+def make_variables(net: PolicyNet, version: int, task: ActorTask) -> Variables:
     """Post-training quantization of a policy that the learner publishes (paper, section 2).
 
     Raises:

@@ -14,7 +14,7 @@ import torch
 
 from quarl_nb.actorq.actor import ACTIVITIES, Actor
 from quarl_nb.actorq.member import HELLO, Failure
-from quarl_nb.actorq.quantizer import quantize_policy
+from quarl_nb.actorq.quantizer import make_variables
 from quarl_nb.actorq.result import CpuClock
 from quarl_nb.actorq.settings import ActorTask, Orders
 from quarl_nb.actorq.variables import Variables
@@ -102,4 +102,4 @@ class RemoteQuantizer:
     def close(self) -> None: ...
 
     def _quantize(self, newest: Variables) -> Variables:
-        return quantize_policy(decode(newest.payload, self._task.spec), newest.version, self._task)
+        return make_variables(decode(newest.payload, self._task.spec), newest.version, self._task)

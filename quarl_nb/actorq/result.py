@@ -66,7 +66,8 @@ class Result:
         ages: of each message, learner updates between the version that made it and its arrival.
         actor_s, learner_s: seconds by activity, of all actors together and of the learner.
         cpu_s: CPU-seconds by role since actors started (or, if resumed, started again); of actors
-            and quantizer, up to their last message.
+            and quantizer, up to their last message; of the learner, while the run goes, up to the
+            last that it took in.
         pulls, pulled_bytes: by all actors. published, payload_bytes: by the quantizer.
         restarts: actors (and quantizers) that died and were started again.
         resumed_at: steps of the parts before a resumed run's last; `steps`, `updates` and `wall_s`

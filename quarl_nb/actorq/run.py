@@ -81,7 +81,8 @@ class Run:
     ) -> None:
         self.learner, self.total_steps, self.saving = learner, total_steps, saving
         self.result = Result(
-            learner.steps, learner.updates, progress.wall_s, resumed_at=learner.steps
+            learner.steps, learner.updates, progress.wall_s, resumed_at=learner.steps,
+            learner_s=learner.seconds,
         )
         self._updates_before = learner.updates
         self.on_message = on_message
@@ -112,6 +113,7 @@ class Run:
         age = self.learner.updates - transitions.version
         self.learner.insert(transitions)
         self.result.add(transitions, age, self.wall_s)
+        self.count_cpu("learner")
         self._show(len(transitions))
         if self.on_message:
             self.on_message(self.result)
@@ -135,11 +137,14 @@ class Run:
 
     def checkpoint(self) -> None:
         """Save what a killed run goes on from; NaN never replaces what was saved before."""
-        if not has_finite_weights(self.learner.algorithm):
+        learner = self.learner
+        if not has_finite_weights(learner.algorithm):
             return
         assert self.saving.checkpoint is not None
-        progress = Progress(timesteps=self.learner.steps, wall_s=self.wall_s, done=self.finished)
-        save_checkpoint(self.saving.checkpoint, self.learner.algorithm, progress)
+        progress = Progress(
+            learner.steps, self.wall_s, done=self.finished, updates=learner.updates
+        )
+        save_checkpoint(self.saving.checkpoint, learner.algorithm, progress)
         self._next_checkpoint = time.perf_counter() + self.saving.checkpoint_every_s
 
     def close(self, stopped: str) -> Result:
@@ -147,7 +152,7 @@ class Run:
         result, learner = self.result, self.learner
         self.count_cpu("learner")
         whole, learned = stopped in ("done", "interrupted"), learner.steps > result.resumed_at
-        result.learner_s, result.stopped = dict(learner.seconds), stopped
+        result.stopped = stopped
         learner.close()
         self._bar.close()
         if self.saving.checkpoint and whole and learner.steps:

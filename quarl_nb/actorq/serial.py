@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Sequence
 
 from quarl_nb.actorq.actor import Actor
-from quarl_nb.actorq.quantizer import quantize_policy
+from quarl_nb.actorq.quantizer import make_variables
 from quarl_nb.actorq.run import Run
 from quarl_nb.actorq.settings import ActorTask
 from quarl_nb.actorq.variables import Variables
@@ -15,20 +15,23 @@ from quarl_nb.actorq.variables import Variables
 def run_serial(run: Run, tasks: Sequence[ActorTask]) -> None:
     """Let every actor send one message in turn; learn as much as the rate limiter allows.
 
-    Policies are published when they are pulled, so that an actor always pulls the newest.
+    Policies are published when they are pulled, so that an actor always pulls the newest; with a
+    `publish_period` it may pull one that is older than that by fewer updates.
     """
-    learner = run.learner
+    learner, publish_period = run.learner, tasks[0].settings.publish_period or 1
     newest: Variables | None = None
-    actors = [Actor(task) for task in tasks]
-    run.start_clock()
+    actors: list[Actor] = []
     try:
+        for task in tasks:
+            actors.append(Actor(task))
+        run.start_clock()
         turns = itertools.cycle(actors)
         while not run.finished:
             actor = next(turns)
             if actor.pull_due:
-                if newest is None or newest.version < learner.updates:
+                if newest is None or learner.updates - newest.version >= publish_period:
                     with learner.timed("publish"):
-                        newest = quantize_policy(learner.policy(), learner.updates, tasks[0])
+                        newest = make_variables(learner.policy(), learner.updates, tasks[0])
                     run.count_publication(len(newest.payload))
                     run.count_cpu("quantizer")
                 actor.open(newest)

@@ -122,7 +122,7 @@ class Transitions:
         seconds: what the actor spent them on, since its last message.
         cpu_s: CPU-seconds of the actor's process since its last message; 0 if it has none.
         pulled_bytes, pulls: since its last message.
-        host: name of the machine that the actor runs on; empty if it is the learner's.
+        host: name of the machine that the actor runs on.
     """
 
     actor: int

@@ -6,6 +6,8 @@ communication sends 8-bit integers here, n-bit communication n bits a weight.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import torch
 
@@ -26,6 +28,8 @@ from quarl_nb.rl.policies import PolicyNet
 from quarl_nb.rl.spec import PolicySpec
 
 _SCALE, _ZERO_POINT = ".scale", ".zero_point"
+_WHOLE = {8: "<u1", 16: "<u2"}  # bits that are whole bytes
+_PIECE = 2**16  # values packed at once; a multiple of 8, which ends on a byte
 
 
 def encode(net: PolicyNet, precision: str) -> bytes:
@@ -89,21 +93,42 @@ def decode(payload: bytes, spec: PolicySpec) -> PolicyNet:
 def pack_bits(integers: torch.Tensor, bits: int) -> torch.Tensor:
     """Unsigned integers below 2^bits, packed without gaps, lowest bit first: uint8, 1-d."""
     flat = integers.flatten().numpy()
-    if bits == 8:
-        return torch.from_numpy(flat.astype(np.uint8))
-    planes = (flat[:, None] >> np.arange(bits)) & 1
-    return torch.from_numpy(np.packbits(planes.astype(np.uint8).ravel(), bitorder="little"))
+    if bits in _WHOLE:
+        return torch.from_numpy(flat.astype(_WHOLE[bits]).view(np.uint8))
+    packed = np.empty(_n_bytes(len(flat), bits), np.uint8)
+    for piece, piece_bytes in _pieces(len(flat), bits):
+        planes = (flat[piece, None] >> np.arange(bits)) & 1
+        packed[piece_bytes] = np.packbits(planes.astype(np.uint8), bitorder="little")
+    return torch.from_numpy(packed)
 
 
 def unpack_bits(packed: torch.Tensor, bits: int, count: int) -> torch.Tensor:
     """The reverse of `pack_bits`: int32 ``[count]``."""
-    if packed.numel() != -(-count * bits // 8):
+    if packed.numel() != _n_bytes(count, bits):
         raise QuarlError(f"{packed.numel()} bytes on the wire do not hold {count} x {bits} bits")
-    if bits == 8:
-        return packed.int()
-    planes = np.unpackbits(packed.numpy(), count=count * bits, bitorder="little")
-    values = planes.reshape(count, bits).astype(np.int32) << np.arange(bits)
-    return torch.from_numpy(values.sum(1, dtype=np.int32))
+    source = packed.numpy()
+    if bits in _WHOLE:
+        return torch.from_numpy(source.view(_WHOLE[bits]).astype(np.int32))
+    values = np.empty(count, np.int32)
+    for piece, piece_bytes in _pieces(count, bits):
+        n_bits = len(values[piece]) * bits
+        planes = np.unpackbits(source[piece_bytes], count=n_bits, bitorder="little")
+        values[piece] = (planes.reshape(-1, bits) << np.arange(bits)).sum(1)
+    return torch.from_numpy(values)
+
+
+def _n_bytes(count: int, bits: int) -> int:
+    return -(-count * bits // 8)
+
+
+def _pieces(count: int, bits: int) -> Iterator[tuple[slice, slice]]:
+    """Slices of `count` values and of their bytes.
+
+    Each bit is a number while it is packed: those of a layer of 2048 x 2048 would take gigabytes.
+    """
+    for start in range(0, count, _PIECE):
+        stop = min(start + _PIECE, count)
+        yield slice(start, stop), slice(_n_bytes(start, bits), _n_bytes(stop, bits))
 
 
 def _wire_format(name: str) -> Precision:

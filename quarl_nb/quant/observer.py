@@ -42,13 +42,11 @@ def percentile_range(rows: Tensor, percentile: float) -> tuple[Tensor, Tensor]:
     return low, rows.kthvalue(n - clipped, dim=1).values
 
 
-def mse_range(
-    rows: Tensor, bits: int, symmetric: bool, grid: int = MSE_GRID
-) -> tuple[Tensor, Tensor]:
+def mse_range(rows: Tensor, bits: int, symmetric: bool) -> tuple[Tensor, Tensor]:
     """Range of each row, shrunk from min-max, with the smallest mean squared quantization error.
 
-    Tries min-max times 1/grid, 2/grid, .. 1: on both ends together, then (affine) on each end
-    alone. Never worse than min-max on these values.
+    Tries min-max times 1/MSE_GRID, 2/MSE_GRID, .. 1: on both ends together, then (affine) on each
+    end alone. Never worse than min-max on these values.
     Source: Nagel et al. 2021 (arXiv 2106.08295), section 3.1.
 
     Args:
@@ -60,7 +58,7 @@ def mse_range(
     best = _squared_error(rows, best_lo, best_hi, bits, symmetric)
     for shrink_lo, shrink_hi in [(1, 1)] if symmetric else [(1, 1), (1, 0), (0, 1)]:
         full_lo, full_hi = best_lo, best_hi
-        for ratio in torch.arange(1, grid, device=rows.device) / grid:
+        for ratio in torch.arange(1, MSE_GRID, device=rows.device) / MSE_GRID:
             lo = full_lo * ratio if shrink_lo else full_lo
             hi = full_hi * ratio if shrink_hi else full_hi
             error = _squared_error(rows, lo, hi, bits, symmetric)
@@ -171,7 +169,6 @@ class SamplingObserver(MinMaxObserver):
 
     Args:
         max_samples: values kept per channel; None keeps all (exact; for weights).
-        seed: of the generator that draws the sample.
     """
 
     def __init__(
@@ -180,11 +177,10 @@ class SamplingObserver(MinMaxObserver):
         symmetric: bool = False,
         axis: int | None = None,
         max_samples: int | None = 2**18,
-        seed: int = 0,
     ) -> None:
         super().__init__(bits, symmetric, axis)
         self.max_samples = max_samples
-        self._seed = seed
+        self._batches = 0
         self._rows, self._keys = torch.empty(0), torch.empty(0)
 
     @property
@@ -195,8 +191,8 @@ class SamplingObserver(MinMaxObserver):
     def _update(self, rows: Tensor) -> None:
         super()._update(rows)
         # Keeping the smallest of random keys makes every value ever seen equally likely to stay.
-        self._seed += 1
-        generator = torch.Generator().manual_seed(self._seed)
+        self._batches += 1
+        generator = torch.Generator().manual_seed(self._batches)
         keys = torch.rand(rows.shape[1], generator=generator, dtype=torch.float64).to(rows.device)
         if self._keys.numel():
             rows, keys = torch.cat([self._rows, rows], 1), torch.cat([self._keys, keys])

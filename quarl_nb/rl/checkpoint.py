@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import glob
 import logging
-import os
 import zlib
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from stable_baselines3.common.running_mean_std import RunningMeanStd
 
 from quarl_nb.errors import QuarlError
+from quarl_nb.paths import replacing, sweep
 from quarl_nb.quant import is_finite
 from quarl_nb.rl.prioritized import PrioritizedReplayBuffer
 
@@ -39,6 +39,7 @@ class Progress:
 
     Attributes:
         stages: (environment steps, metres) of the curriculum, where the recipe has one.
+        updates: gradient steps of an ActorQ run; an algorithm may have made others before it.
     """
 
     timesteps: int = 0
@@ -47,6 +48,7 @@ class Progress:
     best_timesteps: int = 0
     done: bool = False
     stages: list[tuple[int, float]] = field(default_factory=list)
+    updates: int | None = None
 
 
 def save_checkpoint(path: Path, model: BaseAlgorithm, progress: Progress) -> None:
@@ -70,13 +72,11 @@ def save_checkpoint(path: Path, model: BaseAlgorithm, progress: Progress) -> Non
     }  # fmt: skip
     if isinstance(model, OffPolicyAlgorithm):
         state["replay"] = _replay_state(model)
-    temporary = path.with_name(f"{path.name}.tmp")
     try:
-        torch.save(state, temporary)
-        os.replace(temporary, path)
+        sweep(path.parent, glob.escape(path.name))  # half a gigabyte of each save that was killed
+        with replacing(path) as file:
+            torch.save(state, file)
     except (OSError, RuntimeError) as error:  # torch reports a full disk as RuntimeError
-        with suppress(OSError):
-            temporary.unlink()
         raise QuarlError(f"cannot write checkpoint '{path}': {error}") from error
 
 

@@ -63,19 +63,17 @@ def make_vec(
     n_envs: int,
     *,
     make: Callable[[], gym.Env] | None = None,
-    n_threads: int = 1,
 ) -> VectorEnv:
     """A vector environment for evaluation: full episodes, raw rewards.
 
     Atari observations are uint8 ``[n_envs, 4, 84, 84]``. Finished sub-environments are to be
-    reset with `reset_finished` before the next step.
+    reset with `reset_slots` before the next step.
 
     Args:
         make: factory of one environment, in place of the one that `env_id` names.
-        n_threads: threads of the C++ Atari environment.
     """
     if make is None and is_atari(env_id):
-        return make_atari_vec(env_id, n_envs, n_threads=n_threads)
+        return make_atari_vec(env_id, n_envs)
     if make is None and env_id.startswith(OURS):
         _register(env_id)
         return gym.make_vec(env_id, num_envs=n_envs)

@@ -71,9 +71,7 @@ def evaluate(
     *,
     n_envs: int | None = None,
     make: Callable[[], gym.Env] | None = None,
-    n_threads: int = 1,
     random_actions: float | None = None,
-    on_episode: Callable[[float], None] | None = None,
 ) -> Evaluation:
     """Run one episode for each seed, `n_envs` at a time, each to its end.
 
@@ -89,9 +87,9 @@ def evaluate(
         random_actions: share of the (discrete) actions that are drawn instead, for each episode
             by its own seed (default: what the policy's head needs in `env_id`, see
             `quarl_nb.rl.exploration`).
-        on_episode: called with each return as its episode ends.
     """
-    check_seeds(*seeds[:1], *seeds[-1:])  # of a range, which may be too long even for len()
+    # A range, whose ends are enough, may be too long even for len().
+    check_seeds(*([*seeds[:1], *seeds[-1:]] if isinstance(seeds, range) else seeds))
     if not len(seeds):
         raise QuarlError("evaluation needs at least one episode")
     # Few for Atari: a frame stack and a slot that idles at the end are dear there.
@@ -99,10 +97,10 @@ def evaluate(
     if random_actions is None:
         random_actions = random_actions_of(getattr(policy, "head", None), env_id)
     started = time.perf_counter()
-    env = make_vec(env_id, n_envs, make=make, n_threads=n_threads)
+    env = make_vec(env_id, n_envs, make=make)
     try:
         chance = RandomActions(env.single_action_space, n_envs, random_actions)
-        returns, lengths = _run_episodes(policy, env, list(seeds), chance, on_episode)
+        returns, lengths = _run_episodes(policy, env, list(seeds), chance)
     finally:
         env.close()
     wall_s = time.perf_counter() - started
@@ -110,11 +108,7 @@ def evaluate(
 
 
 def _run_episodes(
-    policy: Actor,
-    env: Any,
-    seeds: list[int],
-    chance: RandomActions,
-    on_episode: Callable[[float], None] | None,
+    policy: Actor, env: Any, seeds: list[int], chance: RandomActions
 ) -> tuple[list[float], list[int]]:
     n = env.num_envs
     # A slot runs one episode at a time; -1 marks a slot with no episode left to run.
@@ -135,9 +129,6 @@ def _run_episodes(
         finished = (terminated | truncated) & active
         if not finished.any():
             continue
-        if on_episode:
-            for i in episode[finished]:
-                on_episode(float(returns[i]))
         slots = np.flatnonzero(finished)
         episode[slots] = -1
         slots = slots[: len(seeds) - next_episode]

@@ -118,9 +118,9 @@ class PrioritizedReplayBuffer(ReplayBuffer):
 class PrioritizedDQN(DQN):
     """SB3's DQN with importance weights in its loss, and TD errors given back as priorities.
 
-    Only `train` is overridden, SB3 2.9.2's line by line but for four: transitions are drawn with
-    weights, each one's Huber loss is multiplied by its weight, its TD error becomes its priority,
-    and returns are of one step. Beta rises linearly to 1 over the run, as in stable-baselines 2.
+    `train` is SB3 2.9.2's line by line but for four: transitions are drawn with weights, each one's
+    Huber loss is multiplied by its weight, its TD error becomes its priority, and returns are of
+    one step. Beta rises linearly to 1 over the run, as in stable-baselines 2.
 
     Raises:
         QuarlError: (when made) the replay buffer is of another class, or n_steps is above 1.

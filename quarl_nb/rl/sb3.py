@@ -33,14 +33,15 @@ from quarl_nb.rl.sb3_spaces import action_in, action_of, obs_in, obs_of
 
 logger = logging.getLogger(__name__)
 
-# Names that today's Gymnasium gives to environments that old policies were trained on.
+# Names that today's Gymnasium gives to environments that old policies were trained on. It still has
+# MuJoCo's v4, which v5 differs from in friction, rewards and observations.
 MODERN_ENV_IDS = {
     "LunarLander-v2": "LunarLander-v3",
     "LunarLanderContinuous-v2": "LunarLanderContinuous-v3",
     **{
         f"{name}-v{version}": f"{name}-v5"
         for name in ("Ant", "HalfCheetah", "Hopper", "Humanoid", "Swimmer", "Walker2d")
-        for version in (2, 3, 4)
+        for version in (2, 3)
     },
 }
 # Elsewhere a class may act in ways that its tensors do not show.

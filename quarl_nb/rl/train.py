@@ -50,15 +50,47 @@ def train(
         QuarlError: the checkpoint cannot be read or written, or the parameters became NaN.
     """
     run_dir.mkdir(parents=True, exist_ok=True)
-    checkpoint = run_dir / "checkpoint.pt"
     model = make_model(recipe, seed)
     assert model.env is not None
-    progress = load_checkpoint(checkpoint, model) if checkpoint.exists() else Progress()
+    try:
+        progress = _resume(run_dir / "checkpoint.pt", model)
+        _go_on(model, recipe, run_dir, progress, seed, deadline, show_bar)
+    finally:
+        model.env.close()
+    return progress
+
+
+def _resume(checkpoint: Path, model: BaseAlgorithm) -> Progress:
+    """Put the newest state into `model`, where there is one."""
+    if not checkpoint.exists():
+        return Progress()
+    learning_starts = getattr(model, "learning_starts", 0)
+    progress = load_checkpoint(checkpoint, model)
+    if (put_off := getattr(model, "learning_starts", 0) - learning_starts) > 0:
+        _let_policy_act(model, put_off)
+    return progress
+
+
+def _let_policy_act(model: Any, put_off: int) -> None:
+    """Have the policy fill its replay buffer again; SB3 acts at random until `learning_starts`."""
+    sample = model._sample_action
+
+    def sample_action(learning_starts: int, *rest: Any) -> Any:
+        return sample(learning_starts - put_off, *rest)
+
+    model._sample_action = sample_action
+
+
+def _go_on(
+    model: BaseAlgorithm, recipe: Recipe, run_dir: Path, progress: Progress, seed: int,
+    deadline: float | None, show_bar: bool,
+) -> None:  # fmt: skip
+    """Train what is left of a run, counting on in `progress`."""
     _forget_torn_best(run_dir / "best", progress)
     target = recipe.target_return
     reached = target is not None and progress.best_return >= target
     if progress.done and (reached or progress.timesteps >= recipe.timesteps):
-        return progress
+        return
     progress.done = False  # the recipe has got more steps since
     # A resumed run goes on with other random numbers than the ones it began with.
     model.set_random_seed(seed + progress.timesteps)
@@ -84,9 +116,7 @@ def train(
         raise
     finally:
         monitor.bar.close()
-        model.env.close()
     monitor.checkpoint()
-    return progress
 
 
 def _forget_torn_best(folder: Path, progress: Progress) -> None:

@@ -24,7 +24,7 @@ def six_threads() -> Iterator[None]:
 def message(actor: int, acting_s: float, wait_s: float) -> Transitions:
     nothing = np.zeros((0, 1))
     seconds = {"environment": acting_s / 4, "inference": acting_s * 3 / 4, "wait": wait_s}
-    return Transitions(actor, 0, *[nothing] * 6, seconds=seconds)
+    return Transitions(actor, 0, *[nothing] * 6, seconds=seconds, host=platform.node())
 
 
 def test_actors_that_have_sent_nothing_yet_are_taken_to_act() -> None:

@@ -8,7 +8,7 @@ import pytest
 from quarl_nb.actorq import ActorQ
 from quarl_nb.actorq.actor import Actor
 from quarl_nb.actorq.process import ProcessCrew
-from quarl_nb.actorq.quantizer import quantize_policy
+from quarl_nb.actorq.quantizer import make_variables
 from quarl_nb.actorq.settings import ActorTask, Orders, Settings
 from quarl_nb.actorq.variables import Variables
 from quarl_nb.errors import QuarlError
@@ -43,8 +43,8 @@ def test_an_actor_refuses_every_damage_and_goes_on_with_the_policy_it_has(
     net = mlp_policy(2, (8,), 3)
     task = ActorTask(0, counter, net.spec, Settings(n_actors=1, **settings))
     actor = Actor(task)
-    actor.open(quantize_policy(net, 1, task))
-    whole = quantize_policy(net, 2, task)
+    actor.open(make_variables(net, 1, task))
+    whole = make_variables(net, 2, task)
     size = len(whole.payload)
     damaged = [flipped(whole.payload, position) for position in range(0, size, 5)]
     damaged += [whole.payload[:length] for length in range(0, size, 50)]
@@ -68,12 +68,12 @@ def test_a_damaged_payload_ends_a_serial_run_with_what_was_done(
             closed.append(self)
 
     def third_is_damaged(net, version, task):
-        whole = quantize_policy(net, version, task)
+        whole = make_variables(net, version, task)
         publications.append(version)
         wrong = len(publications) == 3
         return replace(whole, payload=damage(kind, whole.payload)) if wrong else whole
 
-    monkeypatch.setattr("quarl_nb.actorq.serial.quantize_policy", third_is_damaged)
+    monkeypatch.setattr("quarl_nb.actorq.serial.make_variables", third_is_damaged)
     actorq = ActorQ(small_dqn(counter()), Closing, "serial", n_actors=1, pull_period=50)
     with pytest.raises(QuarlError, match="^payload is cut or corrupted: .*$") as error:
         actorq.learn(1000, progress_bar=False)
@@ -117,7 +117,7 @@ def fails_in_process(actorq, crews, strike, message):
 
 def wrong_payload(kind, crew, mlp_policy):
     if kind == "of another network":
-        return quantize_policy(mlp_policy(2, (8,), 7), 0, crew.tasks[0]).payload
+        return make_variables(mlp_policy(2, (8,), 7), 0, crew.tasks[0]).payload
     return damage(kind, crew.payloads.pull().payload)
 
 

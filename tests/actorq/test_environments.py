@@ -12,7 +12,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecFrameStack
 from quarl_nb.actorq import ActorQ
 from quarl_nb.actorq.actor import Actor
 from quarl_nb.actorq.environments import random_observations
-from quarl_nb.actorq.quantizer import quantize_policy
+from quarl_nb.actorq.quantizer import make_variables
 from quarl_nb.actorq.settings import ActorTask, Orders, Settings
 from quarl_nb.errors import QuarlError
 from quarl_nb.rl.envs import make_env
@@ -177,9 +177,9 @@ def test_a_payload_of_another_network_does_not_act(counter, mlp_policy, obs, act
     net, other = mlp_policy(2, (8,), 3), mlp_policy(obs, (8,), actions)
     task = ActorTask(0, counter, net.spec, Settings(n_actors=1))
     actor = Actor(task)
-    actor.open(quantize_policy(net, 1, task))
+    actor.open(make_variables(net, 1, task))
     assert actor.collect(3, Orders(False)).version == 1
-    actor.open(quantize_policy(other, 2, task))
+    actor.open(make_variables(other, 2, task))
     with pytest.raises(QuarlError, match=message):
         actor.collect(3, Orders(False))
 

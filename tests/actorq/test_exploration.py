@@ -9,7 +9,7 @@ from stable_baselines3 import DQN
 from quarl_nb.actorq import ActorQ
 from quarl_nb.actorq.actor import Actor
 from quarl_nb.actorq.learner import Learner
-from quarl_nb.actorq.quantizer import quantize_policy
+from quarl_nb.actorq.quantizer import make_variables
 from quarl_nb.actorq.settings import ActorTask, Orders, Settings
 from quarl_nb.rl.d4pg import D4PG
 from quarl_nb.rl.layers import Layer
@@ -49,7 +49,7 @@ def actor_of(outputs, space, index=0, **settings):
     net = PolicyNet(PolicySpec("test", None, (3,), (layer,), head), tensors)
     task = ActorTask(index, lambda: Still(space), net.spec, Settings(precision="fp32", **settings))
     actor = Actor(task)
-    actor.open(quantize_policy(net, 0, task))
+    actor.open(make_variables(net, 0, task))
     return actor
 
 
@@ -165,6 +165,16 @@ def test_the_first_orders_hold_the_schedules_epsilon(small_dqn):
     model.num_timesteps = 25  # a quarter of the run: half way to the final epsilon
     orders = Learner(model, Settings(), 100, resumed=True).orders
     assert not orders.random and orders.epsilon == pytest.approx(0.45)
+
+
+def test_a_replay_buffer_is_filled_at_random_the_first_time_alone(small_dqn):
+    model = small_dqn()  # which begins to learn after 20 steps
+    assert Learner(model, Settings(), 4000).orders.random
+    model.num_timesteps, model.learning_starts = 2000, 2000 + 20  # resumed without its buffer
+    again = Learner(model, Settings(), 4000, resumed=True, put_off=2000)
+    assert not again.orders.random and not again.can_update()
+    again.close()
+    assert model.learning_starts == 20
 
 
 def test_all_dqn_actors_follow_the_learners_epsilon_as_it_falls():

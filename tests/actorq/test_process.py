@@ -31,8 +31,11 @@ def child(name):
 
 def test_int8_actors_train_a_dqn(small_dqn):
     model = small_dqn()
-    actorq = ActorQ(model, precision="int8", n_actors=2, pull_period=50, samples_per_insert=8)
-    result = actorq.learn(1000, progress_bar=False)
+    actorq, seen = ActorQ(model, n_actors=2, pull_period=50, samples_per_insert=8), []
+    result = actorq.learn(
+        1000, progress_bar=False,
+        on_message=lambda so_far: seen.append(so_far.learner_s | so_far.cpu_s),
+    )  # fmt: skip
     assert 1000 <= result.steps <= 1000 + 2 * 50 and result.stopped == "done"
     # 8 samples an insert in batches of 8; the limiter tolerates 2 messages of each actor, and
     # takes both actors' messages at once.
@@ -40,6 +43,9 @@ def test_int8_actors_train_a_dqn(small_dqn):
     assert result.restarts == 0 and result.published > 2 and result.pulls >= 2 * 8
     assert {e.actor for e in result.episodes} == {0, 1}
     assert all(age >= 0 for age in result.ages)
+    # What a watcher sees is whole at any moment, the learner's own time included.
+    assert 0 < seen[0]["learner"] < seen[-1]["learner"] < result.cpu_s["learner"]
+    assert 0 < seen[0]["insert"] and 0 < seen[-1]["train"] <= result.learner_s["train"]
 
 
 def test_cpu_seconds_of_actors_are_theirs_alone(small_dqn, counter):
@@ -100,6 +106,27 @@ def test_a_killed_child_is_started_again_and_the_run_goes_on(small_dqn, counter,
     actorq = ActorQ(small_dqn(counter()), Slow, n_actors=1, pull_period=50)
     result = actorq.learn(2000, progress_bar=False, on_message=kill_once)
     assert result.steps >= 2000 and result.restarts == 1
+
+
+@pytest.mark.timeout(60)  # the learner waited for as long as the sleeper slept
+def test_a_dead_actor_is_noticed_although_a_process_of_its_own_holds_its_pipe(
+    small_dqn, counter, tmp_path
+):
+    pid = tmp_path / "pid"
+
+    class Abandons(counter):
+        def step(self, action):
+            if self.episode == 30 and not pid.exists():
+                pid.write_text(str(subprocess.Popen(["sleep", "1d"], close_fds=False).pid))
+                os.kill(os.getpid(), signal.SIGKILL)
+            return super().step(action)
+
+    try:
+        actorq = ActorQ(small_dqn(counter()), Abandons, n_actors=1)
+        result = actorq.learn(600, progress_bar=False)
+    finally:
+        os.kill(int(pid.read_text()), signal.SIGKILL)
+    assert result.steps >= 600 and result.restarts == 1
 
 
 def test_n_step_returns_end_where_a_killed_actor_was_replaced(small_dqn, counter):

@@ -98,6 +98,21 @@ def test_weights_can_travel_in_another_precision(small_dqn, precision, communica
     assert result.updates > 0 and result.pulled_bytes == result.pulls * result.payload_bytes
 
 
+def test_a_policy_is_published_after_as_many_updates_as_asked(small_dqn):
+    def versions(**options):
+        model, seen = small_dqn(), []
+
+        def note(net):
+            seen.append(model._n_updates)
+            return PolicyNet(net.spec, net.state_dict())
+
+        ActorQ(model, engine="serial", quantizer=note, pull_period=10, **options).learn(400)
+        return seen
+
+    often, seldom = versions(), versions(publish_period=50)
+    assert 2 < len(seldom) < len(often) and np.diff(seldom).min() >= 50 > np.diff(often).min() > 0
+
+
 def test_several_environments_an_actor(small_dqn, counter):
     model = small_dqn(counter())
     result = run(model, 420, counter, envs_per_actor=5, pull_period=50, n_actors=1)
@@ -172,6 +187,27 @@ def test_a_second_run_counts_its_own_updates(small_dqn):
     assert actorq.algorithm._n_updates == 2 * first.updates
 
 
+def test_a_resumed_run_counts_no_updates_of_before_it_began(small_dqn, tmp_path):
+    saving, first = Saving(checkpoint=tmp_path / "run.pt"), small_dqn()
+    first.learn(100)
+    before = first._n_updates
+    updates = run(first, 240, saving=saving).updates
+    second = small_dqn()
+    result = run(second, 480, saving=saving)
+    assert before > 0 and second._n_updates - before == result.updates > updates
+
+
+def test_a_checkpoint_of_before_updates_were_counted_is_gone_on_from(small_dqn, tmp_path):
+    saving, first = Saving(checkpoint=tmp_path / "run.pt"), small_dqn()
+    run(first, 240, saving=saving)
+    state = torch.load(saving.checkpoint, weights_only=True)
+    state["progress"].pop("updates", None)
+    torch.save(state, saving.checkpoint)
+    second = small_dqn()
+    result = run(second, 480, saving=saving)
+    assert result.updates == second._n_updates > first._n_updates
+
+
 def test_a_resumed_runs_actors_do_not_repeat_themselves(small_dqn, counter, tmp_path):
     seeds = []
 
@@ -239,6 +275,26 @@ def test_an_environment_that_raises_ends_the_run_with_its_name(small_dqn, counte
     actorq = ActorQ(small_dqn(counter()), Broken, "serial", n_actors=1)
     with pytest.raises(QuarlError, match="environment raised ZeroDivisionError: no such wind"):
         actorq.learn(400, progress_bar=False)
+
+
+def test_environments_that_were_made_are_closed_where_one_more_cannot_be(small_dqn, counter):
+    made = []
+
+    class Few(counter):
+        def __init__(self):
+            if len(made) == 3:
+                raise MemoryError("no room for a fourth")
+            super().__init__()
+            self.is_open = True
+            made.append(self)
+
+        def close(self):
+            self.is_open = False
+
+    model = small_dqn(counter())
+    with pytest.raises(QuarlError, match="environment raised MemoryError: no room for a fourth"):
+        run(model, 100, Few, n_actors=2, envs_per_actor=2)
+    assert [env.is_open for env in made] == [False] * 3
 
 
 def test_a_broken_environment_leaves_what_was_done(small_dqn, counter):

@@ -21,7 +21,7 @@ from quarl_nb.actorq import ActorQ, Settings
 from quarl_nb.actorq.actor import Actor
 from quarl_nb.actorq.algorithms import make_algorithm
 from quarl_nb.actorq.cores import SharedCores
-from quarl_nb.actorq.quantizer import quantize_policy
+from quarl_nb.actorq.quantizer import make_variables
 from quarl_nb.actorq.settings import ActorTask, Orders
 from quarl_nb.actorq.variables import SharedVariables, Variables
 from quarl_nb.rl.envs import make_env
@@ -43,7 +43,7 @@ def actor_of(env_id: str, net: PolicyNet, precision: str, runtime: str, pull: in
     settings = Settings(precision=precision, runtime=runtime, n_actors=1, pull_period=pull)
     task = ActorTask(0, lambda: make_env(env_id), net.spec, settings)
     actor = Actor(task)
-    actor.open(quantize_policy(net, 0, task))
+    actor.open(make_variables(net, 0, task))
     return actor
 
 
@@ -79,7 +79,7 @@ def bench_actors() -> None:
 def bench_pulls(env_id: str, net: PolicyNet, period: int = 30) -> None:
     """What pulling a new int8 policy every 30 steps adds to a step."""
     actor = actor_of(env_id, net, "int8", "onnxruntime", period)
-    payload = quantize_policy(net, 0, actor.task).payload
+    payload = make_variables(net, 0, actor.task).payload
     shared = SharedVariables(len(payload), "int8")
     costs = []
     for version in range(1, 60):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import pickle
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import pytest
@@ -226,9 +228,8 @@ def test_what_cannot_be_written_leaves_the_last_one(tmp_path, monkeypatch):
     path = tmp_path / "c.pt"
     save_checkpoint(path, model(), Progress(timesteps=1))
 
-    def full_disk(state: Any, target: Path) -> None:
-        assert Path(target).name == "c.pt.tmp"  # of no other checkpoint
-        Path(target).write_bytes(b"half")
+    def full_disk(state: Any, file: BinaryIO) -> None:
+        file.write(b"half")
         raise RuntimeError("[enforce fail at inline_container.cc:672] . unexpected pos 64 vs 0")
 
     monkeypatch.setattr(torch, "save", full_disk)
@@ -236,3 +237,25 @@ def test_what_cannot_be_written_leaves_the_last_one(tmp_path, monkeypatch):
         save_checkpoint(path, model(), Progress(timesteps=2))
     assert [file.name for file in tmp_path.iterdir()] == ["c.pt"]
     assert read_progress(path).timesteps == 1
+
+
+def test_the_last_checkpoint_goes_when_the_next_is_on_the_disk(tmp_path, monkeypatch):
+    path = tmp_path / "c.pt"
+    save_checkpoint(path, model(), Progress(timesteps=1))
+
+    def broken_disk(_: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(os, "fsync", broken_disk)
+    with pytest.raises(QuarlError, match="cannot write checkpoint '.*c.pt': .*Input/output error"):
+        save_checkpoint(path, model(), Progress(timesteps=2))
+    assert list(tmp_path.iterdir()) == [path] and read_progress(path).timesteps == 1
+
+
+def test_what_killed_saves_left_goes_with_the_next_save(tmp_path):
+    left, others = tmp_path / ".c.pt.0a1b.tmp", tmp_path / ".d.pt.0a1b.tmp"
+    for temporary in (left, others):
+        temporary.write_bytes(b"half")
+        os.utime(temporary, (0, 0))
+    save_checkpoint(tmp_path / "c.pt", model(), Progress())
+    assert {*tmp_path.iterdir()} == {tmp_path / "c.pt", others}

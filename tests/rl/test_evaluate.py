@@ -107,7 +107,9 @@ def test_no_episodes_is_an_error():
         evaluate(Still(), "CartPole-v1", [])
 
 
-@pytest.mark.parametrize("seeds", [range(-1, 3), [3, 2**31], range(10**20), [10**20]])
+@pytest.mark.parametrize("seeds", [
+    range(-1, 3), [3, 2**31], range(10**20), [10**20], [0, -1, 5], np.array([0, 2**31, 5]),
+])  # fmt: skip
 def test_seeds_that_an_environment_would_not_take_are_an_error(seeds):
     with pytest.raises(QuarlError, match="seed must be from 0 to 2147483647, not "):
         evaluate(Still(), "CartPole-v1", seeds)

@@ -297,6 +297,17 @@ def test_environment_from_the_name(path: str, env_id: str | None) -> None:
     assert env_id_in(Path(path)) == env_id
 
 
+@pytest.mark.parametrize(("trained_on", "env_id"), [
+    ("Swimmer-v3", "Swimmer-v5"), ("Swimmer-v4", "Swimmer-v4"),  # which is still there
+])  # fmt: skip
+def test_policies_act_where_they_were_trained_while_that_is_there(
+    trained_on: str, env_id: str, tmp_path: Path
+) -> None:
+    zipped = tmp_path / f"ppo-{trained_on}.zip"
+    sb3.PPO("MlpPolicy", "Swimmer-v5", **kwargs(net_arch=[4])).save(zipped)
+    assert policy_from_zip(zipped).spec.env_id == env_id
+
+
 class Masked(Frames):
     """Says which actions are allowed, as MaskablePPO wants to know."""
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 
 import numpy as np
@@ -54,6 +55,33 @@ def test_a_stopped_run_continues_where_it_was(tmp_path):
     assert 600 <= resumed.timesteps < 600 + 256  # whole rollouts of 8 x 32 steps
     assert resumed.wall_s > stopped.wall_s
     assert training.train(recipe, tmp_path).timesteps == resumed.timesteps
+
+
+def test_a_resumed_policy_fills_its_lost_replay_buffer_itself(tmp_path, monkeypatch):
+    monkeypatch.setattr("quarl_nb.rl.checkpoint.MAX_SAVED_BUFFER_BYTES", 0)
+    recipe = short("dqn-CartPole-v1", timesteps=512)
+    recipe.hyperparameters["learning_starts"] = 100
+    first, model = make_model(recipe, 0), make_model(recipe, 0)
+    first.learn(256)
+    save_checkpoint(tmp_path / "checkpoint.pt", first, Progress(timesteps=256))
+    monkeypatch.setattr(model, "predict", lambda obs, **_: (np.ones(len(obs), int), None))
+    monkeypatch.setattr(training, "make_model", lambda *_: model)
+    assert training.train(recipe, tmp_path).timesteps == 512
+    assert model.replay_buffer.actions[:256].all()
+
+
+@pytest.mark.parametrize("content", [None, b"damaged"])
+def test_environments_are_closed_where_nothing_is_trained(tmp_path, monkeypatch, content):
+    recipe, closed = short("ppo-CartPole-v1"), []
+    model = make_model(recipe, 0)
+    checkpoint = tmp_path / "checkpoint.pt"
+    save_checkpoint(checkpoint, model, Progress(timesteps=600, done=True))
+    monkeypatch.setattr(model.env, "close", lambda: closed.append(True))
+    monkeypatch.setattr(training, "make_model", lambda *_: model)
+    with pytest.raises(QuarlError) if content else nullcontext():
+        checkpoint.write_bytes(content or checkpoint.read_bytes())
+        training.train(recipe, tmp_path)
+    assert closed == [True]
 
 
 def test_a_run_killed_while_it_wrote_its_best_policy_ends_with_another(tmp_path):

@@ -1,0 +1,71 @@
+"""A child process that died is noticed, whoever holds its pipe open."""
+
+from __future__ import annotations
+
+import os
+import signal
+import struct
+import time
+from collections.abc import Callable, Iterator
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import pytest
+
+from quarl_nb.actorq.children import Child
+from quarl_nb.errors import QuarlError
+
+pytestmark = pytest.mark.timeout(60)  # what is tested here did not end at all
+
+
+class ByValue:
+    """A function that goes to a child, which cannot import this file."""
+
+    def __init__(self, function: Callable[[Connection], None]) -> None:
+        self.function = function
+
+    def __reduce__(self) -> Any:
+        return cloudpickle.loads, (cloudpickle.dumps(self.function),)
+
+
+@pytest.fixture
+def sleeper(tmp_path: Path) -> Iterator[Path]:
+    """A file for the process id of a child's child, which is ended after the test."""
+    path = tmp_path / "pid"
+    yield path
+    os.kill(int(path.read_text()), signal.SIGKILL)
+
+
+def dying(sleeper: Path, last_words: bytes) -> ByValue:
+    """The body of a child that leaves a process, writes `last_words` and is killed."""
+
+    def body(connection: Connection) -> None:
+        pid = os.fork()
+        if not pid:
+            time.sleep(1e6)
+        sleeper.write_text(str(pid))
+        os.write(connection.fileno(), last_words)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    return ByValue(body)
+
+
+@pytest.mark.parametrize("last_words", [b"", struct.pack("!i", 1000) + b"half a message"])
+def test_who_dies_before_its_first_message_is_whole_is_told(
+    sleeper: Path, monkeypatch: pytest.MonkeyPatch, last_words: bytes
+) -> None:
+    monkeypatch.setattr("quarl_nb.actorq.children.STOP_S", 1e6)  # which it is not waited for
+    child = Child("actor 0", dying(sleeper, last_words), ())
+    with pytest.raises(QuarlError, match="^actor 0 was ended by SIGKILL .* while it started$"):
+        child.await_hello()
+
+
+def test_what_a_dead_child_had_said_is_heard(sleeper: Path) -> None:
+    hello = b"\x80\x04\x8c\x05hello."
+    child = Child("actor 0", dying(sleeper, struct.pack("!i", len(hello)) + hello), ())
+    while child.process.is_alive():  # `join` would wait for the sleeper
+        time.sleep(0.01)
+    assert child.receive() == "hello" and child.receive() is None
+    child.end()
