@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Sequence
@@ -18,6 +19,7 @@ from quarl_nb.actorq.wire import encode
 from quarl_nb.errors import QuarlError
 
 IDLE_S = 1.0  # longest sleep of the learner when it can neither learn nor read
+MOST_AHEAD = 100  # messages; answers to so many fit into a pipe
 MAX_EARLY_DEATHS = 3  # of one member, in a row and without a message
 QUANTIZER = "quantizer"
 
@@ -120,6 +122,18 @@ class Crew(ABC, Generic[M]):
         updates_per_step = settings.samples_per_insert / self.learner.algorithm.batch_size
         return max(1, round(settings.pull_period * settings.n_actors * updates_per_step / 2))
 
+    @property
+    def messages_ahead(self) -> int:
+        """Messages that an actor may send ahead of their answers: its share of an update's steps.
+
+        The learner answers between updates. With fewer, actors would stand still during one as
+        soon as these are sent, and the learner after it, until the rest of the steps is made.
+        """
+        settings = self.settings
+        steps = self.learner.algorithm.batch_size / settings.samples_per_insert
+        message = min(settings.transitions_per_message, settings.pull_period)
+        return min(max(1, math.ceil(steps / (message * settings.n_actors))), MOST_AHEAD)
+
     def _take(self, member: M) -> None:
         """Take in one message: transitions of an actor, or what the quantizer published."""
         message = member.receive()
@@ -154,8 +168,8 @@ class Crew(ABC, Generic[M]):
         return actor
 
     def _begin(self, actor: M) -> None:
-        actor.send(self.learner.orders)  # to begin with
-        actor.send(self.learner.orders)  # leave to send one message ahead of its answer
+        for _ in range(1 + self.messages_ahead):
+            actor.send(self.learner.orders)
 
     def _add_quantizer(self, restarts: int = 0) -> None:
         self.members[QUANTIZER] = self.new_quantizer(restarts)

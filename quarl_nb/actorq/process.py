@@ -2,7 +2,8 @@
 
 The learner stays in the calling process. Variables pass through shared memory, transitions through
 one pipe an actor, and whoever has nothing to do sleeps in the kernel. A message is answered once
-the rate limiter has let it in; an actor sends one ahead of the answer, then it is blocked.
+the rate limiter has let it in; an actor sends those of one update ahead of the answers, then it is
+blocked.
 """
 
 from __future__ import annotations

@@ -3,12 +3,15 @@
 import multiprocessing
 import threading
 import time
+from types import SimpleNamespace
 
 import psutil
+import pytest
 from stable_baselines3 import DQN
 
-from quarl_nb.actorq import ActorQ
+from quarl_nb.actorq import ActorQ, Settings
 from quarl_nb.actorq.children import send
+from quarl_nb.actorq.crew import MOST_AHEAD, Crew
 
 MESSAGE = 10  # steps
 
@@ -89,3 +92,44 @@ def test_a_learner_without_new_steps_sleeps_until_a_message_comes(small_dqn, cou
     for role in meter.names:
         assert spent[role] < spent["wall"] / 4, role
     assert result.learner_s["wait"] > 1
+
+
+def test_an_actor_makes_the_next_updates_steps_during_this_one(small_dqn, counter, tmp_path):
+    """An update is made of 8 / 0.25 steps: four messages, beside the one that is being made."""
+    made = tmp_path / "steps"
+
+    class Counted(counter):
+        def step(self, action):
+            with made.open("ab") as file:
+                file.write(b".")
+            return super().step(action)
+
+    class Patient(DQN):
+        def train(self, gradient_steps, batch_size):
+            deadline = time.monotonic() + 20
+            while made.stat().st_size - self.num_timesteps < 4 * MESSAGE:
+                assert time.monotonic() < deadline, "the actor stands still"
+                time.sleep(0.001)
+            super().train(gradient_steps, batch_size)
+
+    model = small_dqn(counter())
+    model.__class__ = Patient
+    actorq = ActorQ(model, Counted, n_actors=1, transitions_per_message=MESSAGE,
+                    samples_per_insert=0.25)  # fmt: skip
+    result = actorq.learn(260, progress_bar=False)
+    assert result.stopped == "done" and result.updates >= 5
+    assert made.stat().st_size - result.steps <= 5 * MESSAGE
+
+
+@pytest.mark.parametrize(("samples_per_insert", "batch_size", "settings", "messages"), [
+    (16, 256, {}, 1),  # the paper's: 16 steps of four actors
+    (1, 128, {"n_actors": 1}, 3),
+    (1, 128, {"n_actors": 1, "pull_period": 30}, 5),  # none reaches over a pull
+    (0.001, 128, {}, MOST_AHEAD),
+])  # fmt: skip
+def test_messages_ahead_by_hand(samples_per_insert, batch_size, settings, messages):
+    crew = SimpleNamespace(
+        settings=Settings(samples_per_insert=samples_per_insert, **settings),
+        learner=SimpleNamespace(algorithm=SimpleNamespace(batch_size=batch_size)),
+    )
+    assert Crew.messages_ahead.fget(crew) == messages
