@@ -119,9 +119,9 @@ def median_ratio(
     return percentile_interval(float(np.median(x) / np.median(y)), draws[0] / draws[1])
 
 
-def mean_ratio(x: Floats, y: Floats) -> Interval:
-    """Mean of `x` (shape [n], positive) over that of `y` ([m]), 95 %; one value has no interval,
-    and what costs nothing no ratio.
+def mean_ratio(x: Floats, y: Floats, alpha: float = ALPHA) -> Interval:
+    """Mean of `x` (shape [n], positive) over that of `y` ([m]), 95 % (1 - `alpha`); one value has
+    no interval, and what costs nothing no ratio.
 
     Welch's t of the logarithms (delta method), since a bootstrap of few values reaches no further
     than they do: of three, its "95 %" holds the ratio in 80 % of cases.
@@ -137,7 +137,7 @@ def mean_ratio(x: Floats, y: Floats) -> Interval:
     if not squares.any():
         return Interval(value, value, value)
     freedom = squares.sum() ** 2 / sum(squares**2 / [len(side) - 1 for side in sides])
-    reach = float(np.exp(student.ppf(0.975, freedom) * np.sqrt(squares.sum())))
+    reach = float(np.exp(student.ppf(1 - alpha / 2, freedom) * np.sqrt(squares.sum())))
     return Interval(value, value / reach, value * reach)
 
 

@@ -66,6 +66,22 @@ def test_speedups_of_8_and_16_bits_need_both() -> None:
     assert found.verdict == "inconclusive" and "not measured" not in found.measured
 
 
+def test_what_one_task_decides_is_corrected_for_all_of_them() -> None:
+    """Of eleven tasks that are all as fast as claimed, one will be below it by its own interval."""
+    every = make_records(actors=("fp32/torch", "int8/onnxruntime"), seeds=range(5), noise=0.01)
+    # int8's times of one task, by seed: twice the others', and far apart.
+    spread = [1.6, 1.8, 2.0, 2.2, 2.4]
+    one = (every["task"] == "Walker Stand") & (every["precision"] == "int8")
+    times = [[x * (spread[seed] if here else 1) for x in at] for at, seed, here
+             in zip(every["curve_wall_s"], every["seed"], one, strict=True)]  # fmt: skip
+    records = every.assign(curve_wall_s=times)
+    least = speedup_above(records, ["int8"], 0.1).interval
+    assert least.low < 4.476 / 2 < least.high < 4.476
+    outside = 1.01 * least.high  # of its own 95 %
+    assert speedup_above(records, ["int8"], outside).verdict == "inconclusive"
+    assert speedup_above(records, ["int8"], 4).verdict == "not reproduced"
+
+
 def test_speedups_need_as_many_runs_of_fp32() -> None:
     every = make_records(actors=("fp32/torch", "int8/onnxruntime"), seeds=range(5), noise=0.01)
     one = every[(every["precision"] == "int8") | (every["seed"] == 0)]

@@ -13,6 +13,7 @@ from quarl_nb.report.stats import ALPHA, MARGIN, Floats, bootstrap_weights
 
 WINDOW = 10  # episodes of the running mean ("running mean (window=10)", section 3)
 RESAMPLES = 2000
+TASKS = 11  # of Table 2: what one of them decides must hold for all at once (Bonferroni)
 
 
 def running_mean(returns: Sequence[Sequence[float]], window: int = WINDOW) -> Floats:
@@ -138,7 +139,8 @@ def first_reached(rows: pd.DataFrame, column: str, weights: Floats, level: Float
 
 
 def ratio(base: Floats, here: Floats, runs: int) -> list[tuple[str, float]]:
-    """`base / here` with its interval: pairs of "", "_low" or "_high" and the value.
+    """`base / here` with its intervals: the value beside "", the ends of 95 % beside "_low" and
+    "_high", and beside "_least" and "_most" those that hold for `TASKS` ratios at once.
 
     Args:
         base, here: the estimate first, then redrawn; infinite where never reached, so that the
@@ -148,8 +150,11 @@ def ratio(base: Floats, here: Floats, runs: int) -> list[tuple[str, float]]:
     with np.errstate(invalid="ignore", divide="ignore"):
         ratios = base / here
     draws = ratios[1:][~np.isnan(ratios[1:])]
-    low, high = float("nan"), float("nan")
-    if runs > 1 and len(draws):
-        # Infinite draws must not be interpolated.
-        low, high = np.quantile(draws, [ALPHA / 2, 1 - ALPHA / 2], method="inverted_cdf")
-    return [("", float(ratios[0])), ("_low", float(low)), ("_high", float(high))]
+    found = [("", float(ratios[0]))]
+    for names, alpha in ((("_low", "_high"), ALPHA), (("_least", "_most"), ALPHA / TASKS)):
+        ends = [float("nan")] * 2
+        if runs > 1 and len(draws):
+            # Infinite draws must not be interpolated.
+            ends = np.quantile(draws, [alpha / 2, 1 - alpha / 2], method="inverted_cdf").tolist()
+        found += zip(names, ends, strict=True)
+    return found

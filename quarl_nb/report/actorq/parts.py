@@ -8,9 +8,10 @@ import numpy as np
 import pandas as pd
 
 from quarl_nb.report.actorq.actors import BASELINES
+from quarl_nb.report.actorq.curves import TASKS
 from quarl_nb.report.actorq.runs import ACTOR, SETTING, actorq_runs
 from quarl_nb.report.paper import published
-from quarl_nb.report.stats import mean_ratio
+from quarl_nb.report.stats import ALPHA, mean_ratio
 
 # An actor's time that is not waiting; Figure 4c's step, pull, deserialize and load_state_dict
 # times, what its environment takes, and sending transitions.
@@ -116,7 +117,7 @@ def communication_speedups(parts: pd.DataFrame) -> pd.DataFrame:
 
     Returns:
         `SETTING`, precision, runtime, actor, communication, runs and base_runs (weights sent in
-        fp32), steps_per_s, speedup over those with speedup_low and speedup_high, payload_bytes,
+        fp32), steps_per_s, speedup over those with the ends of `curves.ratio`, payload_bytes,
         smaller (fp32 bytes over these), keys, profile; settings with one communication precision
         left out.
     """
@@ -128,11 +129,13 @@ def communication_speedups(parts: pd.DataFrame) -> pd.DataFrame:
         if group["communication"].nunique() < 2 or base.empty:
             continue
         for communication, runs in group.groupby("communication", sort=False):
-            ratio = mean_ratio(base["step_s"].to_numpy(), runs["step_s"].to_numpy())
+            times = base["step_s"].to_numpy(), runs["step_s"].to_numpy()
+            ratio, of_all = mean_ratio(*times), mean_ratio(*times, alpha=ALPHA / TASKS)
             rows.append(dict(zip(names, setting, strict=True)) | {
                 "communication": communication, "runs": len(runs), "base_runs": len(base),
                 "steps_per_s": 1 / runs["step_s"].mean(), "speedup": ratio.value,
                 "speedup_low": ratio.low, "speedup_high": ratio.high,
+                "speedup_least": of_all.low, "speedup_most": of_all.high,
                 "payload_bytes": runs["payload_bytes"].mean(),
                 "smaller": base["payload_bytes"].mean() / runs["payload_bytes"].mean(),
                 "keys": tuple(dict.fromkeys([*base["key"], *runs["key"]])),

@@ -18,7 +18,7 @@ from quarl_nb.report.actorq.curves import (
     running_mean,
 )
 from quarl_nb.report.compare import relative_loss
-from quarl_nb.report.stats import Floats, Interval, bootstrap_weights
+from quarl_nb.report.stats import Floats, bootstrap_weights
 
 # What two runs must share to be compared: fields of the cell and of the budget, the processor.
 SETTING = ["task", "env_id", "algo", "width", "n_actors", "envs_per_actor", "pull_period",
@@ -85,7 +85,7 @@ def speedups(records: pd.DataFrame, resamples: int = RESAMPLES) -> pd.DataFrame:
         level, initial (untrained); time_s, steps and
         updates to the level (NaN: never); total_s, total_steps, total_updates of a whole run;
         speedup_torch and speedup_ort (time against either fp32 baseline) and steps_ratio (steps
-        of fp32 over steps here, fp32 of torch where measured), each with _low and _high; final
+        of fp32 over steps here, fp32 of torch where measured), each with the ends of `ratio`; final
         (mean return of the last window), final_loss and area_loss with _low, _high, _p_no_loss,
         _p_loss, _p_no_gain, _p_equivalent (last return, and mean return over steps, against fp32,
         runs of the same training seed paired); keys; profile.
@@ -184,8 +184,9 @@ def mean_return(steps: Sequence[float], returns: Sequence[Sequence[float]]) -> f
 def steps_ratio(
     base: pd.DataFrame, rows: pd.DataFrame, generator: np.random.Generator,
     resamples: int = RESAMPLES,
-) -> Interval:
-    """Steps to 95 % of the best return of `base`, of `rows` over `base`; NaN if nothing learned."""
+) -> list[tuple[str, float]]:
+    """Steps to 95 % of the best return of `base`, of `rows` over `base`, as `ratio` gives them; NaN
+    if nothing was learned."""
     weights = [
         np.vstack([np.full(n, 1 / n), bootstrap_weights(n, generator, resamples)])
         for n in (len(base), len(rows))
@@ -193,4 +194,4 @@ def steps_ratio(
     level = reward_level(weights[0] @ on_grid(base, "curve_steps").values)
     here = first_reached(rows, "curve_steps", weights[1], level)
     there = first_reached(base, "curve_steps", weights[0], level)
-    return Interval(*(value for _, value in ratio(here, there, min(len(base), len(rows)))))
+    return ratio(here, there, min(len(base), len(rows)))

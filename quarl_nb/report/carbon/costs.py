@@ -194,4 +194,4 @@ def mean_saving(
             with np.errstate(invalid="ignore"):  # neither got there: infinity over infinity
                 draws.append(spent[0] / spent[1])
     mean = np.mean(draws, axis=0) if draws else np.array([np.nan])
-    return Interval(*(value for _, value in ratio(mean, np.ones_like(mean), fewest)))
+    return Interval(*(value for _, value in ratio(mean, np.ones_like(mean), fewest)[:3]))
