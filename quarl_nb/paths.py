@@ -80,15 +80,18 @@ def make_file_writable(path: Path) -> None:
         raise QuarlError(f"cannot write to '{path}': a folder")
 
 
-def sweep(folder: Path, name: str = "*") -> None:
+def sweep(folder: Path, name: str = "*", older_than_s: float = STALE_S) -> None:
     """Remove what killed writers of files called `name` (a pattern) left in `folder`.
+
+    Args:
+        older_than_s: 0 where nobody else can be writing such a file.
 
     Raises:
         OSError: it cannot be removed.
     """
     for temporary in folder.glob(f".{name}.*.tmp"):
         with suppress(FileNotFoundError):  # its writer has just finished it
-            if time.time() - temporary.stat().st_mtime > STALE_S:
+            if time.time() - temporary.stat().st_mtime >= older_than_s:
                 temporary.unlink()
 
 

@@ -101,7 +101,8 @@ class Child:
 
 
 def act(connection: Connection, pickled: bytes, payloads: SharedVariables) -> None:
-    """Body of an actor: pull when due, collect, send once the message before was answered."""
+    """Body of an actor: pull when due, collect, send; each of the learner's orders is leave for one
+    message, but the first, which is to begin."""
     task: ActorTask = cloudpickle.loads(pickled)  # from our own parent, never from a file
     actor = Actor(task)
     try:
@@ -110,7 +111,7 @@ def act(connection: Connection, pickled: bytes, payloads: SharedVariables) -> No
         actor.seconds = dict.fromkeys(ACTIVITIES, 0.0)
         connection.send(HELLO)
         orders: Orders = connection.recv()
-        clock = CpuClock()
+        leave, clock = 0, CpuClock()
         while True:
             if actor.pull_due:
                 with actor.timed("pull"):
@@ -118,8 +119,11 @@ def act(connection: Connection, pickled: bytes, payloads: SharedVariables) -> No
                 actor.open(variables)
             transitions = actor.collect(actor.message_steps, orders)
             with actor.timed("wait"):
-                orders = connection.recv()
+                while not leave or connection.poll():  # of several orders the newest hold
+                    orders = connection.recv()
+                    leave += 1
             send(connection, actor.report(transitions, clock.lap()), actor.seconds)
+            leave -= 1
     finally:
         actor.close()
 
@@ -162,9 +166,10 @@ def _newest(shared: SharedVariables) -> Variables:
 def _run(body: Callable[..., None], connection: Connection, *arguments: Any) -> None:
     """Run a body until the parent closes the pipe."""
     end_with_parent()
-    # Else a process that the environment forks would hold the pipe: if this one dies amid a
+    # Else a process that the environment starts would hold the pipe: if this one dies amid a
     # message, the learner would wait for the rest of it.
     os.register_at_fork(after_in_child=connection.close)
+    os.set_inheritable(connection.fileno(), False)
     torch.set_num_threads(1)
     keep_freed_memory()
     try:

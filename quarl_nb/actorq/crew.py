@@ -127,11 +127,12 @@ class Crew(ABC, Generic[M]):
         """Messages that an actor may send ahead of their answers: its share of an update's steps.
 
         The learner answers between updates. With fewer, actors would stand still during one as
-        soon as these are sent, and the learner after it, until the rest of the steps is made.
+        soon as these are sent, and the learner after it, until the rest of the steps is made (as
+        they do where messages of images are larger than a pipe).
         """
-        settings = self.settings
+        settings, pull = self.settings, self.settings.pull_period
         steps = self.learner.algorithm.batch_size / settings.samples_per_insert
-        message = min(settings.transitions_per_message, settings.pull_period)
+        message = pull / math.ceil(pull / settings.transitions_per_message)  # none passes a pull
         return min(max(1, math.ceil(steps / (message * settings.n_actors))), MOST_AHEAD)
 
     def _take(self, member: M) -> None:

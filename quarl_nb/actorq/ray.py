@@ -114,6 +114,11 @@ class RayCrew(Crew[Remote]):
         found = ray.wait(list(first), num_returns=len(first), timeout=0)[0] if first else []
         return [first[call] for call in found]
 
+    @property
+    def messages_ahead(self) -> int:
+        """One: orders are those of the call, and `close` comes after all calls."""
+        return 1
+
     def new_actor(self, task: ActorTask) -> Remote:
         remote: Any = ray.remote  # its type knows no concurrency groups
         options = dict(num_cpus=1, scheduling_strategy="SPREAD")

@@ -73,7 +73,8 @@ def save_checkpoint(path: Path, model: BaseAlgorithm, progress: Progress) -> Non
     if isinstance(model, OffPolicyAlgorithm):
         state["replay"] = _replay_state(model)
     try:
-        sweep(path.parent, glob.escape(path.name))  # half a gigabyte of each save that was killed
+        # Each save that was killed left up to half a gigabyte; a run has one process that saves.
+        sweep(path.parent, glob.escape(path.name), older_than_s=0)
         with replacing(path) as file:
             torch.save(state, file)
     except (OSError, RuntimeError) as error:  # torch reports a full disk as RuntimeError

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import struct
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
@@ -38,12 +39,14 @@ def sleeper(tmp_path: Path) -> Iterator[Path]:
     os.kill(int(path.read_text()), signal.SIGKILL)
 
 
-def dying(sleeper: Path, last_words: bytes) -> ByValue:
-    """The body of a child that leaves a process, writes `last_words` and is killed."""
+def dying(sleeper: Path, last_words: bytes, program: bool = False) -> ByValue:
+    """The body of a child that leaves a process, forked or started as a `program` that inherits
+    what it may, writes `last_words` and is killed."""
 
     def body(connection: Connection) -> None:
-        pid = os.fork()
-        if not pid:
+        if program:
+            pid = subprocess.Popen(["sleep", "1000000"], close_fds=False).pid
+        elif not (pid := os.fork()):
             time.sleep(1e6)
         sleeper.write_text(str(pid))
         os.write(connection.fileno(), last_words)
@@ -52,12 +55,13 @@ def dying(sleeper: Path, last_words: bytes) -> ByValue:
     return ByValue(body)
 
 
+@pytest.mark.parametrize("program", [False, True])
 @pytest.mark.parametrize("last_words", [b"", struct.pack("!i", 1000) + b"half a message"])
 def test_who_dies_before_its_first_message_is_whole_is_told(
-    sleeper: Path, monkeypatch: pytest.MonkeyPatch, last_words: bytes
+    sleeper: Path, monkeypatch: pytest.MonkeyPatch, last_words: bytes, program: bool
 ) -> None:
     monkeypatch.setattr("quarl_nb.actorq.children.STOP_S", 1e6)  # which it is not waited for
-    child = Child("actor 0", dying(sleeper, last_words), ())
+    child = Child("actor 0", dying(sleeper, last_words, program), ())
     with pytest.raises(QuarlError, match="^actor 0 was ended by SIGKILL .* while it started$"):
         child.await_hello()
 

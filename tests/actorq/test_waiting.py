@@ -5,6 +5,7 @@ import threading
 import time
 from types import SimpleNamespace
 
+import gymnasium as gym
 import psutil
 import pytest
 from stable_baselines3 import DQN
@@ -125,6 +126,7 @@ def test_an_actor_makes_the_next_updates_steps_during_this_one(small_dqn, counte
     (16, 256, {}, 1),  # the paper's: 16 steps of four actors
     (1, 128, {"n_actors": 1}, 3),
     (1, 128, {"n_actors": 1, "pull_period": 30}, 5),  # none reaches over a pull
+    (1, 128, {"n_actors": 1, "pull_period": 60}, 5),  # messages of 50 and 10 steps by turns
     (0.001, 128, {}, MOST_AHEAD),
 ])  # fmt: skip
 def test_messages_ahead_by_hand(samples_per_insert, batch_size, settings, messages):
@@ -133,3 +135,32 @@ def test_messages_ahead_by_hand(samples_per_insert, batch_size, settings, messag
         learner=SimpleNamespace(algorithm=SimpleNamespace(batch_size=batch_size)),
     )
     assert Crew.messages_ahead.fget(crew) == messages
+
+
+def test_actors_act_on_the_newest_orders_however_many_messages_they_may_be_ahead(
+    small_dqn, counter, tmp_path
+):
+    """The first orders are to act at random: 33 of them, since 8 / 0.025 steps make an update."""
+    drawn = tmp_path / "drawn"
+    drawn.touch()
+
+    class Watched(gym.spaces.Discrete):
+        def sample(self, *arguments):
+            with drawn.open("ab") as file:
+                file.write(b".")
+            return super().sample(*arguments)
+
+    class Noted(counter):
+        def __init__(self):
+            super().__init__()
+            self.action_space = Watched(3)
+
+        def step(self, action):
+            time.sleep(0.001)  # the learner is the faster side, and its answers come in time
+            return super().step(action)
+
+    actorq = ActorQ(small_dqn(counter()), Noted, n_actors=1, transitions_per_message=MESSAGE,
+                    samples_per_insert=0.025)  # fmt: skip
+    result = actorq.learn(400, progress_bar=False)
+    assert result.stopped == "done"
+    assert 20 <= drawn.stat().st_size <= 100  # of the warm-up of 20, and messages on their way

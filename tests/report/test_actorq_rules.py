@@ -59,11 +59,11 @@ def test_speedups_decide_only_in_the_papers_setting() -> None:
 def test_speedups_of_8_and_16_bits_need_both() -> None:
     one = make_records(actors=("fp32/torch", "int8/onnxruntime"), seeds=range(5), noise=0.01)
     found = speedup_above(one, ["fp16", "int8"], 1.5)
-    assert found.verdict == "inconclusive" and "; fp16 not measured" in found.measured
+    assert found.verdict == "inconclusive" and "; without fp16" in found.measured
     half = make_records(tuple({*one["task"]} - {"Walker Stand"}), ["fp16/torch"], seeds=range(5))
     fast = half.assign(curve_wall_s=half["curve_wall_s"].map(lambda at: [x / 9 for x in at]))
     found = speedup_above(pd.concat([one, fast]), ["fp16", "int8"], 1.5)
-    assert found.verdict == "inconclusive" and "not measured" not in found.measured
+    assert found.verdict == "inconclusive" and "without" not in found.measured
 
 
 def test_what_one_task_decides_is_corrected_for_all_of_them() -> None:
@@ -99,10 +99,19 @@ def test_a_range_that_may_be_none_at_all_is_not_reproduced() -> None:
     assert found.verdict == "inconclusive"
 
 
+def test_a_level_that_fp32_of_torch_never_reaches_decides_no_range() -> None:
+    def returns(_: str, actor: str, seed: int) -> Sequence[float]:
+        return (0, 10, 20, 30) if actor == "fp32/torch" else (0, 50, 100, 100)
+
+    every = make_records(seeds=range(5), returns=returns)
+    found = speedup_range(every, 1.5, 5.41)
+    assert found.verdict == "inconclusive" and "inf" in found.measured
+
+
 def test_a_learner_in_bfloat16_is_not_the_papers() -> None:
     every = make_records(actors=("fp32/torch", "int8/onnxruntime"), seeds=range(5), noise=0.01)
     found = speedup_above(every.assign(**{"budget.autocast": "bf16"}), ["int8"], 1.5)
-    assert found.verdict == "inconclusive" and "not the paper's setting" in found.measured
+    assert found.verdict == "inconclusive" and "learner on cuda in bf16" in found.measured
 
 
 def test_returns_decide_task_by_task() -> None:
@@ -120,7 +129,7 @@ def test_returns_decide_task_by_task() -> None:
     assert "largest loss 20.0% (Walker Stand, int8)" in \
         returns_kept(worse, ["fp16", "int8"]).measured
     unmeasured = returns_kept(same[same["precision"] != "fp16"], ["fp16", "int8"])
-    assert unmeasured.verdict == "inconclusive" and "; fp16 not measured" in unmeasured.measured
+    assert unmeasured.verdict == "inconclusive" and "; without fp16" in unmeasured.measured
     few = same[same["seed"] < 3]  # three pairs show a p-value of 1/8 at least
     assert returns_kept(few, ["fp16", "int8"]).verdict == "inconclusive"
 

@@ -61,9 +61,9 @@ def every_task(
 
 
 def unmeasured_told(rows: pd.DataFrame, precisions: Sequence[str]) -> str:
-    """The precisions that no task is measured in, as "; fp16 not measured"."""
+    """The precisions that no task is measured in, as "; without fp16"."""
     absent = [precision for precision in precisions if precision not in {*rows["precision"]}]
-    return f"; {', '.join(absent)} not measured" if absent else ""
+    return f"; without {', '.join(absent)}" if absent else ""
 
 
 def tasks_told(rows: pd.DataFrame, algos: Sequence[str] = ()) -> str:

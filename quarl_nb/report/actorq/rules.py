@@ -73,7 +73,8 @@ def speedup_range(
     verdict: Verdict = "inconclusive"
     if not missing_tasks(rows, algos):
         faster = (rows["speedup_torch_low"] > 1).all()
-        verdict = "not reproduced" if not all(within) else "reproduced" if faster else verdict
+        if np.isfinite(most["speedup_torch"]):  # else fp32 alone did not get there
+            verdict = "not reproduced" if not all(within) else "reproduced" if faster else verdict
     return finding(verdict, rows, _range_text(rows, algos), _least(rows, "speedup_torch"),
                    MIN_REDRAWN_RUNS)
 
@@ -83,8 +84,8 @@ def as_slow_as_fp32(
 ) -> Finding:
     """Time to 95 % reward equal to that of fp32 (torch) within 5 %, on every one of `env_ids`; not
     reproduced when one is further from it, corrected for all tasks."""
-    rows = _speedups(records, [precision], (), env_ids)
-    rows = rows[rows["pull_period"] == pull_period] if len(rows) else rows
+    here = records[records["pull_period"] == pull_period] if len(records) else records
+    rows = _speedups(here, [precision], (), env_ids)
     if rows.empty:
         return NOT_MEASURED
     low, high = rows["speedup_torch_low"], rows["speedup_torch_high"]
@@ -156,9 +157,9 @@ def rare_pulls_harm(records: pd.DataFrame) -> Finding:
                 continue  # no training seed in common, while the study runs
             rows.append(dict(rare.iloc[0]) | loss | {
                 "runs": min(len(often), len(rare)), "keys": (*often["key"], *rare["key"]),
-                "text": f"{task} {percent(loss['area_loss'])} from {periods.min()} to "
-                        f"{periods.max()} steps, age {often['age_mean'].mean():.3g} to "
-                        f"{rare['age_mean'].mean():.3g} updates",
+                "text": f"{task}, {rare['actor'].iloc[0]}, {percent(loss['area_loss'])} "
+                        f"from {periods.min()} to {periods.max()} steps, age "
+                        f"{often['age_mean'].mean():.3g} to {rare['age_mean'].mean():.3g} updates",
             })  # fmt: skip
     found = preferred(pd.DataFrame(rows)) if rows else pd.DataFrame()
     if found.empty:

@@ -28,7 +28,10 @@ def setting_label(rows: pd.DataFrame) -> str:
     text = {name: " or ".join(f"{value:g}" for value in values) for name, values in each.items()}
     actors, samples = ("" if each[name] == [1] else "s"
                        for name in ("n_actors", "samples_per_insert"))  # fmt: skip
-    devices = " or ".join(sorted({device or "cpu" for device in rows["budget.device"]}))
+    devices = " or ".join(sorted({
+        (device or "cpu") + (f" in {autocast}" if autocast else "")
+        for device, autocast in zip(rows["budget.device"], rows["budget.autocast"].fillna(""),
+                                    strict=True)}))  # fmt: skip
     return (f"{text['n_actors']} actor{actors} x {text['envs_per_actor']} env, "
             f"{text['width']} wide, pull {text['pull_period']}, "
             f"{text['samples_per_insert']} sample{samples} an insert, "
@@ -234,7 +237,7 @@ def interval_text(row: pd.Series, name: str, infinity: str = "\u221e") -> str:
     if pd.isna(value):
         return ""
     if value == 0 or pd.isna(low):
-        return f"{value:.2f}" if value else NEVER
+        return f"{value:.2f}".replace("inf", infinity) if value else NEVER
     return f"{value:.2f} [{low:.2f}, {high:.2f}]".replace("inf", infinity)
 
 

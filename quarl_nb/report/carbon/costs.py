@@ -180,7 +180,7 @@ def mean_saving(
 ) -> Interval:
     """Carbon to the return, `base` over `actor`: the mean over settings, its interval over runs.
 
-    NaN where no setting has both, or one never got there.
+    NaN where no setting has both or neither got there, infinite where `base` alone did not.
 
     Args:
         runs: `costed_runs`.

@@ -35,7 +35,8 @@ def carbon_range(records: pd.DataFrame, low: float, high: float) -> Finding:
     verdict: Verdict = "inconclusive"
     if not missing_tasks(rows):
         saved = (rows["ratio_torch_low"] > 1).all()
-        verdict = "not reproduced" if not all(within) else "reproduced" if saved else verdict
+        if np.isfinite(most["ratio_torch"]):  # else fp32 alone did not get there
+            verdict = "not reproduced" if not all(within) else "reproduced" if saved else verdict
     return finding(verdict, rows, _text(rows), interval_of(least, "ratio_torch"),
                    MIN_REDRAWN_RUNS)
 
