@@ -56,7 +56,7 @@ def encode(net: PolicyNet, precision: str) -> bytes:
             tensors[name + _ZERO_POINT] = qparams.zero_point
         else:
             tensors[name] = tensor
-    arrays = {name: to_numpy(tensor.detach().cpu()) for name, tensor in tensors.items()}
+    arrays = {name: to_numpy(tensor) for name, tensor in tensors.items()}
     return pack({"precision": precision}, arrays)
 
 

@@ -36,7 +36,7 @@ def describe(net: PolicyNet, precision: str) -> tuple[bytes, dict[str, np.ndarra
                 if layer.kind not in _UNCAST:
                     tensor = tensor.to(DTYPES[precision])
                 check_finite(tensor, f"layers.{name}", precision)
-            tensors[name] = to_numpy(tensor.detach().cpu())
+            tensors[name] = to_numpy(tensor)
     return json.dumps(net.spec.to_json()).encode(), tensors
 
 

@@ -27,7 +27,8 @@ _PIECE = 2**17  # elements; half a megabyte of float32
 
 
 def to_numpy(tensor: Tensor) -> np.ndarray:
-    """The same memory; numpy has no bfloat16, whose bits are int16 there."""
+    """The same memory if it is on the CPU; numpy has no bfloat16, whose bits are int16 there."""
+    tensor = tensor.detach().cpu()
     return (tensor.view(torch.int16) if tensor.dtype == torch.bfloat16 else tensor).numpy()
 
 

@@ -26,6 +26,7 @@ from quarl_nb.report.actorq.testing import (
     make_run,
     write_runs,
 )
+from quarl_nb.report.paper import published
 from quarl_nb.report.style import NothingToDrawError
 from quarl_nb.store import ResultStore
 
@@ -329,3 +330,7 @@ def test_the_notebook_shows_published_beside_measured(tmp_path: Path) -> None:
     assert "4.48 [4.48, 4.48]" in text and "Measured: 8 runs of 1 task." in text
     assert "**learner updates** on 1 of 1 tasks measured" in text
     assert text.count('"image/png": "') == 3
+
+
+def test_what_is_corrected_for_all_tasks_counts_those_of_table_2() -> None:
+    assert published("table2")["task"].nunique() == actorq.curves.TASKS

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import pandas as pd
 
 from quarl_nb.report.actorq.tables import interval_text, papers_setting, setting_label
@@ -64,6 +65,24 @@ def unmeasured_told(rows: pd.DataFrame, precisions: Sequence[str]) -> str:
     """The precisions that no task is measured in, as "; without fp16"."""
     absent = [precision for precision in precisions if precision not in {*rows["precision"]}]
     return f"; without {', '.join(absent)}" if absent else ""
+
+
+def range_verdict(
+    rows: pd.DataFrame, name: str, low: float, high: float, algos: Sequence[str] = ()
+) -> Verdict:
+    """On a published range of the ratio `name`, given its intervals, a row a task.
+
+    Reproduced when every interval is above 1, that of the smallest ratio over tasks holds `low` and
+    that of the largest `high`; not reproduced when one of the two does not. Inconclusive while a
+    task of Table 2 is missing, or where fp32 alone never reached the return of one.
+    """
+    ends = [rows.loc[rows[name].idxmin()], rows.loc[rows[name].idxmax()]]
+    if missing_tasks(rows, algos) or not np.isfinite(ends[1][name]):
+        return "inconclusive"
+    if not all(row[f"{name}_low"] <= published_end <= row[f"{name}_high"]
+               for row, published_end in zip(ends, (low, high), strict=True)):
+        return "not reproduced"
+    return "reproduced" if (rows[f"{name}_low"] > 1).all() else "inconclusive"
 
 
 def tasks_told(rows: pd.DataFrame, algos: Sequence[str] = ()) -> str:

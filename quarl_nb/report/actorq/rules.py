@@ -16,8 +16,8 @@ from quarl_nb.report.actorq.findings import (
     every_task,
     finding,
     interval_of,
-    missing_tasks,
     preferred,
+    range_verdict,
     tasks_told,
     told,
     unmeasured_told,
@@ -60,21 +60,11 @@ def speedup_above(
 def speedup_range(
     records: pd.DataFrame, low: float, high: float, algos: Sequence[str] = ()
 ) -> Finding:
-    """int8 against fp32 (torch): reproduced when every interval is above 1, that of the smallest
-    speed-up over tasks holds `low` and that of the largest `high`; not reproduced when one of the
-    two does not, all tasks of Table 2 being measured."""
+    """Time to 95 % reward, fp32 (torch) over int8: the `range_verdict` on `low` to `high`."""
     rows = _speedups(records, ["int8"], algos)
     if rows.empty:
         return NOT_MEASURED
-    least = rows.loc[rows["speedup_torch"].idxmin()]
-    most = rows.loc[rows["speedup_torch"].idxmax()]
-    within = [row["speedup_torch_low"] <= value <= row["speedup_torch_high"]
-              for row, value in ((least, low), (most, high))]  # fmt: skip
-    verdict: Verdict = "inconclusive"
-    if not missing_tasks(rows, algos):
-        faster = (rows["speedup_torch_low"] > 1).all()
-        if np.isfinite(most["speedup_torch"]):  # else fp32 alone did not get there
-            verdict = "not reproduced" if not all(within) else "reproduced" if faster else verdict
+    verdict = range_verdict(rows, "speedup_torch", low, high, algos)
     return finding(verdict, rows, _range_text(rows, algos), _least(rows, "speedup_torch"),
                    MIN_REDRAWN_RUNS)
 

@@ -236,9 +236,10 @@ def interval_text(row: pd.Series, name: str, infinity: str = "\u221e") -> str:
     value, low, high = (row.get(column, np.nan) for column in _with_ends(name))
     if pd.isna(value):
         return ""
-    if value == 0 or pd.isna(low):
-        return f"{value:.2f}".replace("inf", infinity) if value else NEVER
-    return f"{value:.2f} [{low:.2f}, {high:.2f}]".replace("inf", infinity)
+    if value == 0:
+        return NEVER
+    text = f"{value:.2f}" if pd.isna(low) else f"{value:.2f} [{low:.2f}, {high:.2f}]"
+    return text.replace("inf", infinity)
 
 
 def loss_text(row: pd.Series, name: str) -> str:

@@ -12,6 +12,7 @@ from quarl_nb.report.actorq.findings import (
     interval_of,
     missing_tasks,
     preferred,
+    range_verdict,
     told,
 )
 from quarl_nb.report.actorq.runs import SETTING, speedups
@@ -22,21 +23,12 @@ INT8 = "int8/onnxruntime"
 
 
 def carbon_range(records: pd.DataFrame, low: float, high: float) -> Finding:
-    """Carbon to 95 % reward, fp32 (torch) over int8: reproduced when every interval is above 1, the
-    smallest ratio over tasks has `low` in its interval and the largest has `high`; not reproduced
-    when one of the two has not, all tasks of Table 2 being measured."""
+    """Carbon to 95 % reward, fp32 (torch) over int8: the `range_verdict` on `low` to `high`."""
     rows = _ratios(records)
     if rows.empty:
         return NOT_MEASURED
-    least, most = (rows.loc[at] for at in (rows["ratio_torch"].idxmin(),
-                                           rows["ratio_torch"].idxmax()))
-    within = [row["ratio_torch_low"] <= value <= row["ratio_torch_high"]
-              for row, value in ((least, low), (most, high))]  # fmt: skip
-    verdict: Verdict = "inconclusive"
-    if not missing_tasks(rows):
-        saved = (rows["ratio_torch_low"] > 1).all()
-        if np.isfinite(most["ratio_torch"]):  # else fp32 alone did not get there
-            verdict = "not reproduced" if not all(within) else "reproduced" if saved else verdict
+    least = rows.loc[rows["ratio_torch"].idxmin()]
+    verdict = range_verdict(rows, "ratio_torch", low, high)
     return finding(verdict, rows, _text(rows), interval_of(least, "ratio_torch"),
                    MIN_REDRAWN_RUNS)
 
