@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import platform
-from contextlib import suppress
 from time import perf_counter
 
 import gymnasium as gym
 import numpy as np
 import torch
 
-from quarl_nb.actorq.environments import make_checked, n_outputs
+from quarl_nb.actorq.environments import close, make_checked, n_outputs
 from quarl_nb.actorq.quantizer import deserialize
 from quarl_nb.actorq.settings import ActorTask, Orders, Transitions
 from quarl_nb.actorq.timed import Timed
@@ -145,8 +144,7 @@ class Actor(Timed):
     def close(self) -> None:
         """Close the environments."""
         for env in self.envs:
-            with suppress(Exception):  # it has done its work; an error here would hide the real one
-                env.close()
+            close(env)
 
     def _actions(self, obs: np.ndarray, orders: Orders) -> np.ndarray:
         """Actions of observations ``[envs, ...]``, exploration added."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Sequence
@@ -19,7 +18,6 @@ from quarl_nb.actorq.wire import encode
 from quarl_nb.errors import QuarlError
 
 IDLE_S = 1.0  # longest sleep of the learner when it can neither learn nor read
-MOST_AHEAD = 100  # messages; answers to so many fit into a pipe
 MAX_EARLY_DEATHS = 3  # of one member, in a row and without a message
 QUANTIZER = "quantizer"
 
@@ -114,26 +112,9 @@ class Crew(ABC, Generic[M]):
         return Variables(version, "fp32", encode(net, "fp32")), first
 
     @property
-    def publish_period(self) -> int:
-        """Learner updates between two publications; by default two for each pull of an actor."""
-        settings = self.settings
-        if settings.publish_period is not None:
-            return settings.publish_period
-        updates_per_step = settings.samples_per_insert / self.learner.algorithm.batch_size
-        return max(1, round(settings.pull_period * settings.n_actors * updates_per_step / 2))
-
-    @property
     def messages_ahead(self) -> int:
-        """Messages that an actor may send ahead of their answers: its share of an update's steps.
-
-        The learner answers between updates. With fewer, actors would stand still during one as
-        soon as these are sent, and the learner after it, until the rest of the steps is made (as
-        they do where messages of images are larger than a pipe).
-        """
-        settings, pull = self.settings, self.settings.pull_period
-        steps = self.learner.algorithm.batch_size / settings.samples_per_insert
-        message = pull / math.ceil(pull / settings.transitions_per_message)  # none passes a pull
-        return min(max(1, math.ceil(steps / (message * settings.n_actors))), MOST_AHEAD)
+        """Messages that an actor may send ahead of their answers."""
+        return self.settings.messages_ahead(self.learner.algorithm.batch_size)
 
     def _take(self, member: M) -> None:
         """Take in one message: transitions of an actor, or what the quantizer published."""
@@ -156,7 +137,8 @@ class Crew(ABC, Generic[M]):
     def _publish_if_due(self) -> None:
         """Have the newest weights quantized, unless the quantizer is busy with older ones."""
         learner = self.learner
-        if self.quantizing or learner.updates - self.published < self.publish_period:
+        period = self.settings.updates_per_publication(learner.algorithm.batch_size)
+        if self.quantizing or learner.updates - self.published < period:
             return
         with learner.timed("publish"):
             payload = encode(learner.policy(), "fp32")

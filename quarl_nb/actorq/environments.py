@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -119,7 +120,22 @@ def make_checked(make_env: Callable[[], gym.Env], spec: PolicySpec) -> gym.Env:
     if not isinstance(env, gym.Env):
         kind = type(env).__name__
         raise QuarlError(f"the function that makes environments returned {kind}, not a gym.Env")
-    _refuse_normalizers(env)
+    try:
+        _refuse_normalizers(env)
+        _check_spaces(env, spec)
+    except BaseException:
+        close(env)
+        raise
+    return env
+
+
+def close(env: gym.Env) -> None:
+    """Close an environment that has done its work; an error of its own would hide the real one."""
+    with suppress(Exception):
+        env.close()
+
+
+def _check_spaces(env: gym.Env, spec: PolicySpec) -> None:
     if env.observation_space.shape != spec.obs_shape:
         raise QuarlError(
             f"the environment's observations are {_line(env.observation_space)}, "
@@ -138,7 +154,6 @@ def make_checked(make_env: Callable[[], gym.Env], spec: PolicySpec) -> gym.Env:
         )
     if not fits:
         raise QuarlError(f"the environment's actions are {_line(space)}, the policy's {wanted}")
-    return env
 
 
 def _refuse_normalizers(env: gym.Env) -> None:
@@ -171,13 +186,15 @@ def random_observations(
 ) -> np.ndarray:
     """What random actions see, ``[steps, *obs_shape]``: inputs that set activations' ranges."""
     env = make_checked(make, spec)
-    env.action_space.seed(seed)
-    with users_own("environment"):
-        seen = np.empty((steps, *spec.obs_shape), env.observation_space.dtype)
-        obs, over = env.reset(seed=seed)[0], False
-        for i in range(steps):
-            seen[i] = env.reset()[0] if over else obs  # a copy: some reuse their array
-            obs, _, terminated, truncated, _ = env.step(env.action_space.sample())
-            over = terminated or truncated
-        env.close()
+    try:
+        env.action_space.seed(seed)
+        with users_own("environment"):
+            seen = np.empty((steps, *spec.obs_shape), env.observation_space.dtype)
+            obs, over = env.reset(seed=seed)[0], False
+            for i in range(steps):
+                seen[i] = env.reset()[0] if over else obs  # a copy: some reuse their array
+                obs, _, terminated, truncated, _ = env.step(env.action_space.sample())
+                over = terminated or truncated
         return seen
+    finally:
+        close(env)

@@ -17,6 +17,7 @@ from quarl_nb.rl.policies import PolicyNet
 from quarl_nb.rl.spec import PolicySpec
 
 NOISE_MAX = 0.2
+MOST_AHEAD = 100  # messages; answers to so many fit into a pipe
 
 
 @dataclass(frozen=True)
@@ -71,6 +72,28 @@ class Settings:
         if self.n_actors == 1:
             return self.noise_max / 2
         return self.noise_max * actor / (self.n_actors - 1)
+
+    def updates_per_publication(self, batch_size: int) -> int:
+        """Learner updates between two publications; by default two for each pull of an actor."""
+        if self.publish_period is not None:
+            return self.publish_period
+        pulled = self.pull_period * self.n_actors  # steps of all actors between pulls of one
+        return max(1, round(pulled / self._steps_per_update(batch_size) / 2))
+
+    def messages_ahead(self, batch_size: int) -> int:
+        """Messages that an actor may send ahead of their answers: its share of an update's steps.
+
+        The learner answers between updates. With fewer, actors would stand still during one as
+        soon as these are sent, and the learner after it, until the rest of the steps is made (as
+        they do where messages of images are larger than a pipe).
+        """
+        pull = self.pull_period
+        message = pull / math.ceil(pull / self.transitions_per_message)  # none passes a pull
+        share = self._steps_per_update(batch_size) / self.n_actors
+        return min(max(1, math.ceil(share / message)), MOST_AHEAD)
+
+    def _steps_per_update(self, batch_size: int) -> float:
+        return batch_size / self.samples_per_insert
 
 
 @dataclass(frozen=True)

@@ -61,7 +61,7 @@ def save_checkpoint(path: Path, model: BaseAlgorithm, progress: Progress) -> Non
         QuarlError: the file cannot be written.
     """
     state: dict[str, Any] = {"format": FORMAT, "progress": asdict(progress)}
-    state["algorithm"] = type(model).__name__
+    state |= _identity(model)
     state["parameters"] = model.get_parameters()
     state["variables"] = {name: tensor.detach() for name, tensor in _variables(model).items()}
     state["counters"] = {name: getattr(model, name) for name in _COUNTERS if hasattr(model, name)}
@@ -85,14 +85,15 @@ def load_checkpoint(path: Path, model: BaseAlgorithm) -> Progress:
     """Put a checkpoint into `model`, in place; the reverse of `save_checkpoint`.
 
     Raises:
-        QuarlError: the file is damaged, of another format, or of another algorithm, network or
-            size of replay buffer.
+        QuarlError: the file is damaged, of another format, or of another algorithm, environment,
+            network or size of replay buffer.
     """
-    algorithm = type(model).__name__
     try:
         state = _read(path)
-        if state.get("algorithm", algorithm) != algorithm:
-            raise QuarlError(f"it is of {state['algorithm']}, not of {algorithm}")
+        for what, own in _identity(model).items():
+            saved = state.get(what)  # older checkpoints do not tell of environments
+            if saved != own and None not in (saved, own):
+                raise QuarlError(f"it is of {saved}, not of {own}")
         _set_parameters(model, state["parameters"])
         variables = _variables(model)
         with torch.no_grad():
@@ -156,6 +157,12 @@ def _unreadable(path: Path, error: Exception) -> QuarlError:
     return QuarlError(
         f"checkpoint '{path}' cannot be read: {reason}; to start anew, delete it or name another"
     )
+
+
+def _identity(model: BaseAlgorithm) -> dict[str, str | None]:
+    """What a checkpoint must be of; no environment's id where gymnasium did not make it."""
+    spec = model.env.get_attr("spec")[0] if model.env else None
+    return {"algorithm": type(model).__name__, "environment": spec and spec.id}
 
 
 def _variables(model: BaseAlgorithm) -> dict[str, torch.Tensor]:

@@ -18,6 +18,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 from ale_py.vector_env import AtariVectorEnv
+from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
 from quarl_nb.errors import QuarlError, one_line
@@ -125,6 +126,18 @@ def silence_mujoco_deprecations() -> None:
 
 
 def _make_dm_control(env_id: str) -> gym.Env:
+    # With a spec, by which it can be built anew; without gymnasium's checks in every step.
+    spec = EnvSpec(env_id, f"{__name__}:load_dm_control", order_enforce=False,
+                   disable_env_checker=True, kwargs={"env_id": env_id})  # fmt: skip
+    return gym.wrappers.FlattenObservation(gym.make(spec))
+
+
+def load_dm_control(env_id: str) -> gym.Env:
+    """The task ``dm:<domain>-<task>``; its observations are a dictionary.
+
+    Raises:
+        QuarlError: no such task, or dm_control is missing.
+    """
     if "DISPLAY" not in os.environ:
         os.environ.setdefault("MUJOCO_GL", "disabled")  # else it looks for a window, and warns
     try:
@@ -138,5 +151,4 @@ def _make_dm_control(env_id: str) -> gym.Env:
         near = get_close_matches(env_id, names, n=1)
         hint = f"; did you mean '{near[0]}'?" if near else ""
         raise QuarlError(f"unknown environment '{env_id}'{hint}")
-    env = DmControlCompatibilityV0(suite.load(domain, task))
-    return gym.wrappers.FlattenObservation(env)
+    return DmControlCompatibilityV0(suite.load(domain, task))

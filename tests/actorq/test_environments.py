@@ -11,10 +11,11 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecFrameStack
 
 from quarl_nb.actorq import ActorQ
 from quarl_nb.actorq.actor import Actor
-from quarl_nb.actorq.environments import random_observations
+from quarl_nb.actorq.environments import make_checked, random_observations
 from quarl_nb.actorq.quantizer import make_variables
 from quarl_nb.actorq.settings import ActorTask, Orders, Settings
 from quarl_nb.errors import QuarlError
+from quarl_nb.rl.d4pg import D4PG
 from quarl_nb.rl.envs import make_env
 
 
@@ -42,6 +43,15 @@ def test_arguments_of_the_algorithms_environment_are_the_actors_too():
     model = SAC("MlpPolicy", gym.make("Pendulum-v1", g=0.0, render_mode="human"), device="cpu")
     env = ActorQ(model, engine="serial").make_env()
     assert env.unwrapped.g == 0.0 and env.unwrapped.render_mode is None
+
+
+def test_a_dm_control_task_needs_no_env_of_its_own():
+    task = make_env("dm:cartpole-balance")
+    model = D4PG("MlpPolicy", task, policy_kwargs={"net_arch": [8]}, v_min=0.0,
+                 v_max=100.0, learning_starts=20)  # fmt: skip
+    actorq = ActorQ(model, n_actors=1)
+    assert actorq.make_env().spec == task.spec
+    assert actorq.learn(60, progress_bar=False).steps >= 60  # in a process that never made one
 
 
 def test_our_own_atari_environment_is_built_as_it_was(small_dqn):
@@ -167,6 +177,21 @@ def test_an_environment_of_other_spaces_than_the_policys_is_refused(small_dqn, c
         return gym.wrappers.RescaleAction(gym.make("Pendulum-v1"), box.low, box.high)
 
     fails(r"actions are Box\(-5.*, the policy's shape \[1\] from -2.0 to 2.0", model, stronger)
+
+
+@pytest.mark.parametrize("refused", ["spaces", "NormalizeReward"])
+def test_an_environment_that_is_refused_is_closed(counter, mlp_policy, refused):
+    closed = []
+
+    class Closing(counter):
+        def close(self):
+            closed.append(self)
+            raise RuntimeError("of its own")  # must not hide why it was refused
+
+    make = Closing if refused == "spaces" else lambda: gym.wrappers.NormalizeReward(Closing())
+    with pytest.raises(QuarlError, match="raw environments|takes shape"):
+        make_checked(make, mlp_policy(5 if refused == "spaces" else 2, (4,), 3).spec)
+    assert len(closed) == 1
 
 
 @pytest.mark.parametrize("obs, actions, message", [

@@ -3,7 +3,6 @@
 import multiprocessing
 import threading
 import time
-from types import SimpleNamespace
 
 import gymnasium as gym
 import psutil
@@ -12,7 +11,7 @@ from stable_baselines3 import DQN
 
 from quarl_nb.actorq import ActorQ, Settings
 from quarl_nb.actorq.children import send
-from quarl_nb.actorq.crew import MOST_AHEAD, Crew
+from quarl_nb.actorq.settings import MOST_AHEAD
 
 MESSAGE = 10  # steps
 
@@ -130,11 +129,17 @@ def test_an_actor_makes_the_next_updates_steps_during_this_one(small_dqn, counte
     (0.001, 128, {}, MOST_AHEAD),
 ])  # fmt: skip
 def test_messages_ahead_by_hand(samples_per_insert, batch_size, settings, messages):
-    crew = SimpleNamespace(
-        settings=Settings(samples_per_insert=samples_per_insert, **settings),
-        learner=SimpleNamespace(algorithm=SimpleNamespace(batch_size=batch_size)),
-    )
-    assert Crew.messages_ahead.fget(crew) == messages
+    made = Settings(samples_per_insert=samples_per_insert, **settings)
+    assert made.messages_ahead(batch_size) == messages
+
+
+@pytest.mark.parametrize(("settings", "updates"), [
+    ({}, 125),  # the paper's: 250 updates while each of four actors makes 1000 steps
+    ({"n_actors": 1, "pull_period": 30}, 1),
+    ({"publish_period": 7}, 7),
+])  # fmt: skip
+def test_updates_per_publication_by_hand(settings, updates):
+    assert Settings(**settings).updates_per_publication(256) == updates
 
 
 def test_actors_act_on_the_newest_orders_however_many_messages_they_may_be_ahead(

@@ -224,6 +224,20 @@ def test_what_cannot_be_read_is_one_clear_line(tmp_path):
         read_progress(path)
 
 
+def test_a_checkpoint_knows_what_its_run_acted_in(tmp_path):
+    path = tmp_path / "c.pt"
+    cartpole = DQN("MlpPolicy", "CartPole-v1", device="cpu", buffer_size=10)
+    save_checkpoint(path, cartpole, Progress())
+    load_checkpoint(path, cartpole)
+    state = torch.load(path, weights_only=True)
+    torch.save(state | {"environment": "Maze-v0"}, path)
+    with pytest.raises(QuarlError, match="cannot be read: it is of Maze-v0, not of CartPole-v1"):
+        load_checkpoint(path, cartpole)
+    del state["environment"]  # older checkpoints do not tell
+    torch.save(state, path)
+    load_checkpoint(path, cartpole)
+
+
 def test_what_cannot_be_written_leaves_the_last_one(tmp_path, monkeypatch):
     path = tmp_path / "c.pt"
     save_checkpoint(path, model(), Progress(timesteps=1))
