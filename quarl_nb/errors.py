@@ -70,3 +70,8 @@ def users_own(what: str) -> Iterator[None]:
 def one_line(error: Exception) -> str:
     """What an exception of foreign code says: its kind, and its first line."""
     return f"{type(error).__name__}: {error}".partition("\n")[0]
+
+
+def brief(value: object) -> str:
+    """What an exception or a space of foreign code says, its lines joined, up to 200 characters."""
+    return " ".join(str(value).split())[:200]

@@ -49,8 +49,12 @@ def quantize_table(
 
     Raises:
         QuarlError: the policy cannot be read or does not fit the environment, no environment is
-            known, bits out of range.
+            known, bits or ranges are not among those allowed.
     """
+    formats = [("fp32", "minmax"), ("fp16", "minmax"), ("int8", ranges)]
+    formats += [(f"affine{b}", ranges) for b in dict.fromkeys(bits)]
+    for name, how in formats:
+        parse_precision(name, how)  # a wrong one is to be told before minutes of episodes
     net = load_policy(source, env_id=env_id, vecnormalize=vecnormalize, activation=activation)
     env_id = env_id or net.spec.env_id
     if env_id is None:
@@ -61,8 +65,6 @@ def quantize_table(
     subject = Subject(Path(str(source)).stem, net.spec.algo, env_id, net)
     budget = {"episodes": episodes, "first_seed": first_seed,
               "random_actions": random_actions_of(net.spec.head, env_id)}  # fmt: skip
-    formats = [("fp32", "minmax"), ("fp16", "minmax"), ("int8", ranges)]
-    formats += [(f"affine{b}", ranges) for b in dict.fromkeys(bits)]
     records = _measure(subject, formats, budget)
     losses = paired_losses(records)
     return losses.merge(records[["precision", "ranges", "weight_bytes"]])[COLUMNS]

@@ -17,7 +17,7 @@ from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from stable_baselines3.common.vec_env import VecEnvWrapper, VecMonitor, VecTransposeImage
 from torch import nn
 
-from quarl_nb.errors import QuarlError, one_line, users_own
+from quarl_nb.errors import QuarlError, brief, one_line, users_own
 from quarl_nb.rl.atari import is_atari
 from quarl_nb.rl.envs import make_env, silence_mujoco_deprecations
 from quarl_nb.rl.spec import PolicySpec
@@ -138,7 +138,7 @@ def close(env: gym.Env) -> None:
 def _check_spaces(env: gym.Env, spec: PolicySpec) -> None:
     if env.observation_space.shape != spec.obs_shape:
         raise QuarlError(
-            f"the environment's observations are {_line(env.observation_space)}, "
+            f"the environment's observations are {brief(env.observation_space)}, "
             f"the policy takes shape {list(spec.obs_shape)}"
         )
     space, head, count = env.action_space, spec.head, n_outputs(spec)
@@ -153,7 +153,7 @@ def _check_spaces(env: gym.Env, spec: PolicySpec) -> None:
             and np.allclose([space.low.ravel(), space.high.ravel()], [head.low, head.high])
         )
     if not fits:
-        raise QuarlError(f"the environment's actions are {_line(space)}, the policy's {wanted}")
+        raise QuarlError(f"the environment's actions are {brief(space)}, the policy's {wanted}")
 
 
 def _refuse_normalizers(env: gym.Env) -> None:
@@ -175,10 +175,6 @@ def n_outputs(spec: PolicySpec) -> int:
     network.load_state_dict(zeros, assign=True)
     with torch.no_grad():
         return network(torch.zeros(1, *spec.obs_shape)).shape[1]
-
-
-def _line(space: spaces.Space) -> str:
-    return " ".join(str(space).split())
 
 
 def random_observations(

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from quarl_nb.errors import QuarlError, check_choice
+from quarl_nb.errors import QuarlError, brief, check_choice
 from quarl_nb.inference.engine import check_observations
 from quarl_nb.inference.payload import Payload
 from quarl_nb.inference.weights import check_finite, from_numpy, to_numpy
@@ -69,6 +69,5 @@ def _build(content: Payload) -> tuple[PolicySpec, nn.Sequential]:
         tensors = {name: from_numpy(array) for name, array in content.tensors.items()}
         layers.load_state_dict(tensors, assign=True)
     except (ValueError, RuntimeError) as error:  # no JSON; tensors that do not fit
-        reason = " ".join(str(error).split())
-        raise QuarlError(f"torch cannot open the payload: {reason}") from error
+        raise QuarlError(f"torch cannot open the payload: {brief(error)}") from error
     return spec, layers.eval()

@@ -126,7 +126,7 @@ def _round(value: Any, dtype: torch.dtype | None) -> Any:
     """Round a tensor, or each tensor of a (nested) tuple, to `dtype`; None stays None."""
     if isinstance(value, tuple):
         return tuple(_round(item, dtype) for item in value)
-    return value if value is None else value.to(dtype).float()
+    return value if value is None else value.to(dtype).to(value.dtype)
 
 
 def _round_inputs(dtype: torch.dtype | None, layer: nn.Module, args: Any, kwargs: Any) -> Any:

@@ -9,7 +9,6 @@ from typing import Any
 import gymnasium as gym
 import matplotlib as mpl
 import numpy as np
-from matplotlib.animation import FuncAnimation
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
@@ -131,22 +130,6 @@ def draw_still(flight: Flight, width_in: float = 3.35) -> Figure:
         draw_way(ax, flight, len(flight.x) - 1)
         draw_drone(ax, flight, int(np.argmin([depths.min() for depths in flight.depths[:-1]])))
     return figure
-
-
-def animate(flight: Flight, width_in: float = 3.35) -> FuncAnimation:
-    """The flight in real time; ``.save("flight.gif", writer="pillow")`` or ``.to_jshtml()``."""
-    figure = Figure(figsize=(width_in, width_in), layout="constrained", dpi=120)
-    FigureCanvasAgg(figure)
-    ax = figure.subplots()
-
-    def draw(step: int) -> list:
-        ax.clear()
-        with mpl.rc_context(STYLE):
-            draw_way(ax, flight, step)
-            draw_drone(ax, flight, step)
-        return []
-
-    return FuncAnimation(figure, draw, frames=len(flight.x), interval=int(1000 * T_MAX_S))
 
 
 def draw_frame(flight: Flight, width_in: float = 4.0) -> NDArray[np.uint8]:

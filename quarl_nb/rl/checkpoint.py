@@ -16,7 +16,7 @@ from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from stable_baselines3.common.running_mean_std import RunningMeanStd
 
-from quarl_nb.errors import QuarlError
+from quarl_nb.errors import QuarlError, brief
 from quarl_nb.paths import replacing, sweep
 from quarl_nb.quant import is_finite
 from quarl_nb.rl.prioritized import PrioritizedReplayBuffer
@@ -153,9 +153,9 @@ def _read(path: Path, mmap: bool = False) -> dict[str, Any]:
 
 
 def _unreadable(path: Path, error: Exception) -> QuarlError:
-    reason = " ".join(str(error).split())[:200]
     return QuarlError(
-        f"checkpoint '{path}' cannot be read: {reason}; to start anew, delete it or name another"
+        f"checkpoint '{path}' cannot be read: {brief(error)}; to start anew, delete it or "
+        "name another"
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 import torch
+from gymnasium import spaces
 from stable_baselines3 import TD3
 from stable_baselines3.common.buffers import NStepReplayBuffer
 from stable_baselines3.common.policies import BasePolicy
@@ -35,7 +36,7 @@ class D4PG(TD3):
     the critic just updated, and networks have no layer normalization (Acme's have).
 
     Args:
-        policy: "MlpPolicy", "CnnPolicy" or "MultiInputPolicy".
+        policy: "MlpPolicy", "CnnPolicy" or, with `n_steps` of 1, "MultiInputPolicy".
         learning_rate: of Adam, for actor and critic (Acme: 1e-4).
         actor_learning_rate: in its place for the actor. The wider a layer, the more a step of
             Adam changes what it computes: at 2048 units the actor's tanh saturates for good
@@ -57,8 +58,8 @@ class D4PG(TD3):
         options: the others of SB3's `TD3` (`gamma`, `batch_size`, `action_noise`, `device`, ...).
 
     Raises:
-        QuarlError: an impossible range of atoms, a period below 1, or an `autocast` that needs its
-            losses scaled.
+        QuarlError: an impossible range of atoms, a period below 1, an `autocast` that needs its
+            losses scaled, or n-step returns of observations that are dictionaries.
     """
 
     policy_aliases: ClassVar[dict[str, type[BasePolicy]]] = {
@@ -119,6 +120,8 @@ class D4PG(TD3):
             self._setup_model()
 
     def _setup_model(self) -> None:
+        if self.n_steps > 1 and isinstance(self.observation_space, spaces.Dict):
+            raise QuarlError("SB3 has no n-step returns of dictionaries: give D4PG n_steps=1")
         # SB3 saves the buffer class that it chose, and on loading warns of it as a user's own.
         chosen = {"n_steps": self.n_steps, "gamma": self.gamma}
         if (

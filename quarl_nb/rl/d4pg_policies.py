@@ -66,4 +66,4 @@ class CnnPolicy(D4PGPolicy, td3.CnnPolicy):
 
 
 class MultiInputPolicy(D4PGPolicy, td3.MultiInputPolicy):
-    """`D4PGPolicy` of dictionaries (with ``n_steps=1``: SB3 has no n-step buffer for them)."""
+    """`D4PGPolicy` of dictionaries."""

@@ -21,7 +21,7 @@ from ale_py.vector_env import AtariVectorEnv
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
-from quarl_nb.errors import QuarlError, one_line
+from quarl_nb.errors import QuarlError, one_line, users_own
 from quarl_nb.rl.atari import is_atari, make_atari_env, make_atari_vec
 
 OURS = "quarl/"
@@ -91,6 +91,9 @@ def reset_slots(env: VectorEnv, mask: np.ndarray, seeds: Sequence[int]) -> np.nd
 
     Returns:
         observations of all sub-environments ``[n_envs, ...]``.
+
+    Raises:
+        QuarlError: one of them raised something.
     """
     options = {"reset_mask": mask}
     if isinstance(env, AtariVectorEnv):
@@ -98,7 +101,8 @@ def reset_slots(env: VectorEnv, mask: np.ndarray, seeds: Sequence[int]) -> np.nd
     per_env: Any = [None] * env.num_envs  # a list is allowed, whatever VectorEnv's types say
     for slot, seed in zip(np.flatnonzero(mask), seeds, strict=True):
         per_env[slot] = int(seed)
-    return env.reset(seed=per_env, options=options)[0].copy()
+    with users_own("environment"):
+        return env.reset(seed=per_env, options=options)[0].copy()
 
 
 def _register(env_id: str) -> None:

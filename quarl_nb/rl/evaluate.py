@@ -11,7 +11,7 @@ import gymnasium as gym
 import numpy as np
 import torch
 
-from quarl_nb.errors import QuarlError, check_seeds
+from quarl_nb.errors import QuarlError, check_seeds, users_own
 from quarl_nb.rl.atari import is_atari
 from quarl_nb.rl.envs import make_vec, reset_slots
 from quarl_nb.rl.exploration import RandomActions, random_actions_of
@@ -122,7 +122,9 @@ def _run_episodes(
     generator = torch.Generator().manual_seed(seeds[0])
     while (episode >= 0).any():
         actions, state = policy.act(obs, state, generator)
-        obs, rewards, terminated, truncated, _ = env.step(chance.replace(actions))
+        actions = chance.replace(actions)
+        with users_own("environment"):
+            obs, rewards, terminated, truncated, _ = env.step(actions)
         active = episode >= 0
         returns[episode[active]] += rewards[active]
         lengths[episode[active]] += 1

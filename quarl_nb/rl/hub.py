@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from quarl_nb.errors import QuarlError
+from quarl_nb.errors import QuarlError, brief
 from quarl_nb.rl.policies import DESCRIPTION, TENSORS, PolicyNet, load_policy
 from quarl_nb.rl.sb3_normalization import ANY_STATISTICS, SETTINGS
 
@@ -62,10 +62,6 @@ def _snapshot(repository: str, revision: str | None) -> str:
     try:
         return snapshot_download(repository, revision=revision, allow_patterns=list(_FILES))
     except HfHubHTTPError as error:
-        raise QuarlError(f"no repository '{repository}' on the Hub: {_line(error)}") from error
+        raise QuarlError(f"no repository '{repository}' on the Hub: {brief(error)}") from error
     except (LocalEntryNotFoundError, OSError, ValueError) as error:
-        raise QuarlError(f"cannot fetch '{repository}' from the Hub: {_line(error)}") from error
-
-
-def _line(error: Exception) -> str:
-    return " ".join(str(error).split())[:160]
+        raise QuarlError(f"cannot fetch '{repository}' from the Hub: {brief(error)}") from error

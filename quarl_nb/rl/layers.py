@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from quarl_nb.errors import QuarlError, check_choice
+from quarl_nb.errors import QuarlError, brief, check_choice
 from quarl_nb.quant import FixedQuantize
 
 
@@ -136,14 +136,10 @@ class Layer:
             with torch.device("meta"):
                 return LAYERS[self.kind](**self.options)
         except (TypeError, ValueError, RuntimeError) as error:
-            raise QuarlError(f"layer '{self.kind}' has bad options: {_line(error)}") from error
+            raise QuarlError(f"layer '{self.kind}' has bad options: {brief(error)}") from error
 
 
 def activation_kind(name: str) -> str:
     """The kind of an activation named as torch's class (`ReLU`, `LeakyReLU`) or as here."""
     by_class = {module.__name__: kind for kind, module in ACTIVATIONS.items()}
     return by_class.get(name) or check_choice("activation", name, ACTIVATIONS)
-
-
-def _line(error: Exception) -> str:
-    return " ".join(str(error).split())[:200]

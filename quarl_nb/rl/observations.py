@@ -9,6 +9,7 @@ import gymnasium as gym
 import numpy as np
 import torch
 
+from quarl_nb.errors import users_own
 from quarl_nb.rl.envs import make_vec
 
 CALIBRATION_ENVS = 8
@@ -24,20 +25,30 @@ def collect_observations(
     """Run `policy` for `steps` environment steps in all and return what it saw ``[steps, ...]``.
 
     In as many environments at once as `CALIBRATION_ENVS`: `steps` is rounded down to a multiple.
+    Of long episodes this is the beginning: 2,000 steps show the first 250 of eight.
 
     Running the policy is what shows activations to observers attached to it, so that the caller
     may ignore the result.
+
+    Raises:
+        QuarlError: no such environment, or it raised something.
     """
     env = make_vec(env_id, CALIBRATION_ENVS, make=make)
     generator = torch.Generator().manual_seed(seed)
     seen = []
     try:
-        obs, _ = env.reset(seed=seed)
+        with users_own("environment"):
+            obs, _ = env.reset(seed=seed)
         state = policy.initial_state(CALIBRATION_ENVS)
+        over = np.zeros(CALIBRATION_ENVS, bool)
         for _ in range(max(1, steps // CALIBRATION_ENVS)):
             seen.append(obs.copy())
             actions, state = policy.act(obs, state, generator)
-            obs, *_ = env.step(actions)
+            with users_own("environment"):
+                obs, _, terminated, truncated, _ = env.step(actions)
+            if state is not None and over.any():  # these were reset by this step: NEXT_STEP
+                state[torch.as_tensor(over)] = policy.initial_state(int(over.sum()))
+            over = terminated | truncated
     finally:
         env.close()
     return np.concatenate(seen)

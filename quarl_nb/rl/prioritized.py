@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from gymnasium import spaces
 from numpy.typing import NDArray
 from stable_baselines3 import DQN
 from stable_baselines3.common.buffers import ReplayBuffer
@@ -41,10 +42,12 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     """
 
     def __init__(
-        self, *args: Any, alpha: float = 0.6, beta: float = 0.4, epsilon: float = 1e-6,
-        **kwargs: Any,
+        self, buffer_size: int, observation_space: spaces.Space, *args: Any,
+        alpha: float = 0.6, beta: float = 0.4, epsilon: float = 1e-6, **kwargs: Any,
     ) -> None:  # fmt: skip
-        super().__init__(*args, **kwargs)
+        if isinstance(observation_space, spaces.Dict):
+            raise QuarlError("prioritized replay holds no observations that are dictionaries")
+        super().__init__(buffer_size, observation_space, *args, **kwargs)
         for name, value in (("alpha", alpha), ("beta", beta)):
             if not 0 <= value <= 1:
                 raise QuarlError(f"{name} of prioritized replay is {value}; allowed: 0 to 1")

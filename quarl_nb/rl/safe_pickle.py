@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from quarl_nb.errors import QuarlError, one_line
+from quarl_nb.errors import QuarlError, brief, one_line
 
 MAX_PICKLE_BYTES = 64 << 20
 MAX_ZIP_BYTES = 1 << 30
@@ -196,7 +196,7 @@ def read_tensors(payload: bytes, what: str) -> dict[str, torch.Tensor]:
             warnings.simplefilter("ignore")  # of what it then refuses, which is said below
             found = torch.load(io.BytesIO(payload), map_location="cpu", weights_only=True)
     except (*_DAMAGE, *_ZIP_DAMAGE) as error:
-        reason = " ".join(str(error).split())
+        reason = brief(error)
         verb = "refused" if "eights only load failed" in reason else "is damaged"
         raise QuarlError(f"{what} {verb}: not plain tensors ({reason[:120]}...)") from error
     if not isinstance(found, dict) or not all(

@@ -17,8 +17,7 @@ from quarl_nb.inference import fast_policy
 from quarl_nb.rl.evaluate import evaluate
 from quarl_nb.rl.policies import load_policy
 from quarl_nb.store import to_json
-
-EVALUATION_SEED = 1_000_000
+from quarl_nb.studies.ptq import FIRST_SEED
 
 
 def train_evaluated(
@@ -55,7 +54,7 @@ def learning_curve(result: Result, env_id: str, budget: Mapping[str, Any]) -> di
     ("We measure the quality of the full precision policy from the learner", section 2.) Beside them
     what the run had cost by then: seconds, and CPU-seconds by role.
     """
-    seeds = range(EVALUATION_SEED, EVALUATION_SEED + budget["episodes"])
+    seeds = range(FIRST_SEED, FIRST_SEED + budget["episodes"])
     returns = [
         evaluate(fast_policy(load_policy(snapshot.folder)), env_id, seeds).as_measured()["returns"]
         for snapshot in result.snapshots

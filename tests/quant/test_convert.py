@@ -120,6 +120,13 @@ def test_casts_give_what_the_real_format_gives(name: str) -> None:
     assert torch.allclose(y, real, atol=4 * torch.finfo(dtype).eps)
 
 
+@pytest.mark.parametrize("name", ["fp16", "bf16", "int8", "affine4"])
+def test_a_module_of_float64_stays_one(name: str) -> None:
+    x = normal(10, 5).double()
+    quantized = quantize_module(mlp().double(), parse_precision(name), lambda net: net(x))
+    assert quantized(x).dtype == torch.float64
+
+
 def test_cast_rounds_what_enters_a_layer() -> None:
     net = nn.Linear(1, 1, bias=False)
     nn.init.ones_(net.weight)

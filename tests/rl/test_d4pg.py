@@ -332,6 +332,8 @@ def test_observations_in_dictionaries() -> None:
     before = weights(model.actor, model.critic)
     after = weights(model.learn(8).actor, model.critic)
     assert all(not torch.equal(a, b) for a, b in zip(before, after, strict=True))
+    with pytest.raises(QuarlError, match="no n-step returns of dictionaries: give D4PG n_steps=1"):
+        D4PG("MultiInputPolicy", Named(), buffer_size=20, device="cpu")
 
 
 def test_autocast_computes_in_bf16_and_learns_in_fp32(batch: ReplayBufferSamples) -> None:

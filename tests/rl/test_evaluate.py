@@ -7,6 +7,7 @@ import torch
 
 from quarl_nb.errors import QuarlError
 from quarl_nb.rl.evaluate import Evaluation, evaluate
+from quarl_nb.rl.observations import collect_observations
 
 
 class SeedEnv(gym.Env):
@@ -82,6 +83,31 @@ def test_a_recurrent_state_starts_anew_with_each_episode():
     # A slot with no episode left runs on, unseen, until the others have finished.
     for seed in (3, 2, 4, 5):
         assert steps[seed][:seed] == list(range(seed))
+
+
+def test_calibration_starts_a_recurrent_state_anew_with_each_episode():
+    class Short(SeedEnv):
+        def reset(self, **kwargs):
+            return super().reset(seed=4)
+
+    policy = Counter()
+    collect_observations(policy, "short", 8 * 12, seed=0, make=Short)
+    states = [states[0] for _, states in policy.seen]
+    # The fifth is that of an episode's last observation, after which gymnasium resets.
+    assert states == [0, 1, 2, 3, 4, 0, 1, 2, 3, 4, 0, 1]
+
+
+@pytest.mark.parametrize("run", [
+    lambda make: evaluate(Still(), "own", [3, 4, 5], n_envs=2, make=make),
+    lambda make: collect_observations(Still(), "own", 800, seed=3, make=make),
+], ids=["evaluate", "collect_observations"])  # fmt: skip
+@pytest.mark.parametrize("method", ["reset", "step"])
+def test_what_an_environment_of_ones_own_raises_is_one_line(run, method):
+    def fails(*args, **kwargs):
+        raise ValueError("no wind\nat all")
+
+    with pytest.raises(QuarlError, match="^environment raised ValueError: no wind$"):
+        run(type("Broken", (SeedEnv,), {method: fails}))
 
 
 def test_the_same_seeds_give_the_same_returns():

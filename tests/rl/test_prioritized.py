@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from gymnasium.spaces import Box, Discrete
+from gymnasium.spaces import Box, Dict, Discrete
 from stable_baselines3 import DQN
 from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.logger import Logger
@@ -180,5 +180,7 @@ def test_another_buffer_and_divergence_are_refused():
         model(PrioritizedDQN)
     with pytest.raises(QuarlError, match="returns of one step, not n_steps=3"):
         model(PrioritizedDQN, replay_buffer_class=PrioritizedReplayBuffer, n_steps=3)
+    with pytest.raises(QuarlError, match="holds no observations that are dictionaries"):
+        PrioritizedReplayBuffer(10, Dict({"a": OBS}), ACTION)
     with pytest.raises(QuarlError, match="diverged: a TD error is NaN"):
         filled(2).update_priorities(np.array([0]), np.array([np.nan], np.float32))

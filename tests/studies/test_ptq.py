@@ -85,6 +85,15 @@ def test_a_table_of_ones_own_policy_leaves_torch_its_threads(project):
         torch.set_num_threads(threads)
 
 
+@pytest.mark.parametrize(("options", "message"), [
+    ({"bits": (8, 17)}, "unknown precision 'affine17'"), ({"ranges": "foo"}, "unknown ranges"),
+])  # fmt: skip
+def test_a_wrong_format_is_told_before_any_episode(monkeypatch, options, message):
+    monkeypatch.setattr("quarl_nb.quantize.measure_policy", None)
+    with pytest.raises(QuarlError, match=message):
+        quantize_table("data/policies/ppo-CartPole-v1", **options)
+
+
 def test_cells_pair_every_precision_with_the_ranges_it_can_have(project):
     parameters = dict(
         PTQ.profiles["smoke"], precisions=["fp32", "legacy8", "affine8"],
