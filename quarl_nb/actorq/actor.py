@@ -76,7 +76,9 @@ class Actor(Timed):
         return max(1, steps // len(self.envs))
 
     def open(self, variables: Variables) -> None:
-        """Act with `variables` from now on; the version that acts already is left in place.
+        """Act with `variables` from now on.
+
+        The version that acts already is left in place, unless the settings say `reopen`.
 
         Raises:
             QuarlError: the payload is damaged.
@@ -86,7 +88,7 @@ class Actor(Timed):
         self.pulled_bytes += len(variables.payload)
         if variables.version < self.version:
             raise QuarlError(f"variables went back from {self.version} to {variables.version}")
-        if variables.version == self.version:
+        if variables.version == self.version and not self.task.settings.reopen:
             return
         with self.timed("deserialize"):
             payload = deserialize(variables, self.task)

@@ -6,7 +6,9 @@ from quarl_nb.actorq.settings import ActorTask, Settings
 from quarl_nb.actorq.variables import Variables
 from quarl_nb.actorq.wire import decode, encode
 from quarl_nb.errors import QuarlError, users_own
-from quarl_nb.inference import build_payload
+from quarl_nb.inference import make_payload
+from quarl_nb.inference.payload import Payload
+from quarl_nb.inference.payload import encode as encode_payload
 from quarl_nb.rl.policies import PolicyNet
 
 
@@ -24,12 +26,12 @@ def make_variables(net: PolicyNet, version: int, task: ActorTask) -> Variables:
         if not isinstance(net, PolicyNet):
             raise QuarlError(f"the quantizer returned {type(net).__name__}, not a PolicyNet")
     if sent_ready_to_open(settings):
-        return Variables(version, settings.precision, _payload(net, task))
+        return Variables(version, settings.precision, encode_payload(_payload(net, task)))
     assert settings.communication is not None
     return Variables(version, settings.communication, encode(net, settings.communication))
 
 
-def deserialize(variables: Variables, task: ActorTask) -> bytes:
+def deserialize(variables: Variables, task: ActorTask) -> bytes | Payload:
     """What an actor opens: the payload itself, or one that it makes of the weights it was sent."""
     if sent_ready_to_open(task.settings):
         return variables.payload
@@ -41,8 +43,8 @@ def sent_ready_to_open(settings: Settings) -> bool:
     return settings.communication in (None, settings.precision)
 
 
-def _payload(net: PolicyNet, task: ActorTask) -> bytes:
+def _payload(net: PolicyNet, task: ActorTask) -> Payload:
     settings = task.settings
-    return build_payload(
+    return make_payload(
         net, settings.precision, runtime=settings.runtime, calibration=task.calibration
     )

@@ -32,6 +32,8 @@ class Settings:
     pull_period: int = 1000  # environment steps of one actor between two pulls
     samples_per_insert: float = 16.0
     publish_period: int | None = None  # learner updates between publications; None: 2 per pull
+    # Open what is pulled even if it acts already: what pulls cost where each finds a newer one.
+    reopen: bool = False
     # Of all environments of an actor. With several actors or environments n-step returns end where
     # a message does, bootstrapping there.
     transitions_per_message: int = 50
@@ -46,6 +48,8 @@ class Settings:
             self._check_whole(name, 1)
         if self.publish_period is not None:
             self._check_whole("publish_period", 1)
+        if not isinstance(self.reopen, bool):
+            raise QuarlError(f"reopen is {self.reopen!r}; True or False")
         if self.seed is not None:
             self._check_whole("seed", 0)
             check_seeds(self.seed)

@@ -40,23 +40,22 @@ def encode(net: PolicyNet, precision: str) -> bytes:
     """
     fmt = _wire_format(precision)
     matrices = {name for name, _ in weight_matrices(net)}
-    tensors: dict[str, torch.Tensor] = {}
+    arrays: dict[str, np.ndarray] = {}
     for name, tensor in net.state_dict().items():
         if tensor.is_floating_point():
             check_finite(tensor, name, precision)
         if fmt.cast is not None and tensor.dtype == torch.float32:
-            tensors[name] = tensor.to(fmt.cast)
+            arrays[name] = to_numpy(tensor.to(fmt.cast))
         elif fmt.weight is not None and name in matrices:
             observer = make_observer("minmax", fmt.weight.bits, fmt.weight.symmetric)
             observer(tensor)
             qparams = observer.qparams()
             integers = quantize(tensor, qparams) - qparams.quant_min
-            tensors[name] = pack_bits(integers, fmt.weight.bits)
-            tensors[name + _SCALE] = qparams.scale
-            tensors[name + _ZERO_POINT] = qparams.zero_point
+            arrays[name] = pack_bits(integers, fmt.weight.bits)
+            arrays[name + _SCALE] = to_numpy(qparams.scale)
+            arrays[name + _ZERO_POINT] = to_numpy(qparams.zero_point)
         else:
-            tensors[name] = tensor
-    arrays = {name: to_numpy(tensor) for name, tensor in tensors.items()}
+            arrays[name] = to_numpy(tensor)
     return pack({"precision": precision}, arrays)
 
 
@@ -71,50 +70,54 @@ def decode(payload: bytes, spec: PolicySpec) -> PolicyNet:
     except QuarlError as error:
         raise QuarlError(f"weights on the wire are damaged: {error}") from error
     fmt = _wire_format(about["precision"])
-    tensors = {name: from_numpy(array) for name, array in arrays.items()}
-    shapes = _tensor_shapes(spec)
     decoded = {}
-    for name, shape in shapes.items():
-        if name not in tensors:
+    for name, shape in _tensor_shapes(spec).items():
+        if name not in arrays:
             raise QuarlError(f"weights on the wire lack '{name}': they are of another network")
-        tensor = tensors[name]
-        if name + _SCALE in tensors:
+        if name + _SCALE in arrays:
             assert fmt.weight is not None
-            lo, hi = quant_range(fmt.weight.bits, fmt.weight.symmetric)
-            qparams = QParams(tensors[name + _SCALE], tensors[name + _ZERO_POINT], lo, hi)
-            integers = unpack_bits(tensor, fmt.weight.bits, shape.numel()).reshape(shape) + lo
-            tensor = dequantize(integers, qparams)
-        elif fmt.cast is not None and tensor.dtype == fmt.cast:
-            tensor = tensor.float()
-        decoded[name] = tensor
+            scale, zero_point = (from_numpy(arrays[name + end]) for end in (_SCALE, _ZERO_POINT))
+            levels = quant_range(fmt.weight.bits, fmt.weight.symmetric)
+            qparams = QParams(scale, zero_point, *levels)
+            decoded[name] = _dequantized(arrays[name], shape, qparams, fmt.weight.bits)
+            continue
+        tensor = from_numpy(arrays[name])
+        decoded[name] = tensor.float() if tensor.dtype == fmt.cast else tensor
     return PolicyNet(spec, decoded)
 
 
-def pack_bits(integers: torch.Tensor, bits: int) -> torch.Tensor:
+def _dequantized(
+    packed: np.ndarray, shape: torch.Size, qparams: QParams, bits: int
+) -> torch.Tensor:
+    """Weights of `shape`, in pieces that stay in a core's cache."""
+    count = shape.numel()
+    if len(packed) != _n_bytes(count, bits):
+        raise QuarlError(f"{len(packed)} bytes on the wire do not hold {count} x {bits} bits")
+    values = torch.empty(count)
+    for piece, piece_bytes in _pieces(count, bits):
+        integers = unpack_bits(packed[piece_bytes], bits, len(values[piece]))
+        values[piece] = dequantize(integers.add_(qparams.quant_min), qparams)
+    return values.reshape(shape)
+
+
+def pack_bits(integers: torch.Tensor, bits: int) -> np.ndarray:
     """Unsigned integers below 2^bits, packed without gaps, lowest bit first: uint8, 1-d."""
     flat = integers.flatten().numpy()
     if bits in _WHOLE:
-        return torch.from_numpy(flat.astype(_WHOLE[bits]).view(np.uint8))
+        return flat.astype(_WHOLE[bits]).view(np.uint8)
     packed = np.empty(_n_bytes(len(flat), bits), np.uint8)
     for piece, piece_bytes in _pieces(len(flat), bits):
         planes = (flat[piece, None] >> np.arange(bits)) & 1
         packed[piece_bytes] = np.packbits(planes.astype(np.uint8), bitorder="little")
-    return torch.from_numpy(packed)
+    return packed
 
 
-def unpack_bits(packed: torch.Tensor, bits: int, count: int) -> torch.Tensor:
+def unpack_bits(packed: np.ndarray, bits: int, count: int) -> torch.Tensor:
     """The reverse of `pack_bits`: int32 ``[count]``."""
-    if packed.numel() != _n_bytes(count, bits):
-        raise QuarlError(f"{packed.numel()} bytes on the wire do not hold {count} x {bits} bits")
-    source = packed.numpy()
     if bits in _WHOLE:
-        return torch.from_numpy(source.view(_WHOLE[bits]).astype(np.int32))
-    values = np.empty(count, np.int32)
-    for piece, piece_bytes in _pieces(count, bits):
-        n_bits = len(values[piece]) * bits
-        planes = np.unpackbits(source[piece_bytes], count=n_bits, bitorder="little")
-        values[piece] = (planes.reshape(-1, bits) << np.arange(bits)).sum(1)
-    return torch.from_numpy(values)
+        return torch.from_numpy(packed.view(_WHOLE[bits]).astype(np.int32))
+    planes = np.unpackbits(packed, count=count * bits, bitorder="little").reshape(-1, bits)
+    return torch.from_numpy((planes << np.arange(bits)).sum(1, dtype=np.int32))
 
 
 def _n_bytes(count: int, bits: int) -> int:

@@ -10,15 +10,16 @@ from typing import TYPE_CHECKING, Any
 from quarl_nb.inference.engine import RUNTIMES, Engine, open_engine
 
 if TYPE_CHECKING:
-    from quarl_nb.inference.export import build_payload
+    from quarl_nb.inference.export import build_payload, make_payload
     from quarl_nb.inference.policy import EnginePolicy, fast_policy
 
-__all__ = ["RUNTIMES", "Engine", "EnginePolicy", "build_payload", "fast_policy", "open_engine"]
+__all__ = ["RUNTIMES", "Engine", "EnginePolicy", "build_payload", "fast_policy", "make_payload",
+           "open_engine"]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
     """Those that need torch, imported when first asked for (PEP 562)."""
-    if name == "build_payload":
+    if name in ("build_payload", "make_payload"):
         from quarl_nb.inference import export
 
         return getattr(export, name)

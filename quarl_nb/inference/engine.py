@@ -7,7 +7,7 @@ from typing import Protocol
 import numpy as np
 
 from quarl_nb.errors import QuarlError, check_choice
-from quarl_nb.inference.payload import decode
+from quarl_nb.inference.payload import Payload, decode
 
 RUNTIMES = ("onnxruntime", "torch")
 
@@ -35,22 +35,25 @@ class Engine(Protocol):
         ...
 
 
-def open_engine(payload: bytes) -> Engine:
-    """The engine of a payload made by `quarl_nb.inference.build_payload`.
+def open_engine(payload: bytes | Payload) -> Engine:
+    """The engine of a payload made by `quarl_nb.inference.build_payload` or `make_payload`.
 
     Raises:
         QuarlError: not a payload, cut, corrupted, or not for this version or machine.
     """
-    content = decode(payload)
+    if isinstance(payload, bytes):
+        content, size = decode(payload), len(payload)
+    else:
+        content, size = payload, payload.nbytes
     check_choice("runtime of the payload", content.runtime, RUNTIMES)
     # Each imports its runtime only when it is opened: an ONNX Runtime actor needs no torch.
     if content.runtime == "onnxruntime":
         from quarl_nb.inference.onnx import OnnxEngine
 
-        return OnnxEngine(content, len(payload))
+        return OnnxEngine(content, size)
     from quarl_nb.inference.torch import TorchEngine
 
-    return TorchEngine(content, len(payload))
+    return TorchEngine(content, size)
 
 
 def check_observations(obs: np.ndarray, shape: tuple[int, ...], dtype: np.dtype) -> None:

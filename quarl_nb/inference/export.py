@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
 
@@ -20,19 +22,24 @@ from quarl_nb.rl.policies import PolicyNet
 PRECISIONS = {"onnxruntime": ("fp32", "int8", "int4"), "torch": ("fp32", "fp16", "bf16")}
 
 
+def build_payload(net: PolicyNet, precision: str, **options: Any) -> bytes:
+    """What `make_payload` makes, as bytes: to be sent, and opened by `open_engine`."""
+    return encode(make_payload(net, precision, **options))
+
+
 @torch.no_grad()
-def build_payload(
+def make_payload(
     net: PolicyNet,
     precision: str,
     *,
     runtime: str = "onnxruntime",
     ranges: str = "minmax",
     calibration: np.ndarray | None = None,
-) -> bytes:
+) -> Payload:
     """A policy, from raw observations to head outputs, ready to be opened by `open_engine`.
 
     Fast enough to publish a policy thousands of times: weights are quantized where they lie and
-    never pass through protobuf.
+    never pass through protobuf. What needs no quantizing is the policy's own memory.
 
     Args:
         net: the policy, on any device.
@@ -60,7 +67,7 @@ def build_payload(
     else:
         graph = _graph(net, parsed, calibration)
         model, tensors = graph.model(obs_dtype(net)), graph.tensors
-    return encode(Payload(runtime, precision, net.spec.obs_shape, obs_dtype(net), model, tensors))
+    return Payload(runtime, precision, net.spec.obs_shape, obs_dtype(net), model, tensors)
 
 
 def _precisions_by_runtime(runtime: str) -> list[str]:

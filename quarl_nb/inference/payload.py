@@ -31,6 +31,11 @@ class Payload:
     model: bytes
     tensors: Mapping[str, np.ndarray]
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the description and the weights."""
+        return len(self.model) + sum(tensor.nbytes for tensor in self.tensors.values())
+
 
 def encode(payload: Payload) -> bytes:
     """The payload as bytes; `decode` is the reverse."""

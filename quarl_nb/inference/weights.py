@@ -33,8 +33,9 @@ def to_numpy(tensor: Tensor) -> np.ndarray:
 
 
 def from_numpy(array: np.ndarray) -> Tensor:
-    """A copy of what `to_numpy` gave, in memory that torch has aligned for its kernels."""
-    tensor = torch.tensor(array)
+    """What `to_numpy` gave: its memory, but a copy of a read-only view of a payload's bytes, which
+    torch's kernels want aligned."""
+    tensor = torch.from_numpy(array) if array.flags.writeable else torch.tensor(array)
     return tensor.view(torch.bfloat16) if array.dtype == np.int16 else tensor
 
 

@@ -33,12 +33,16 @@ class ActorQStudy:
     `communications` ("": as computed), `seeds`; `steps` (environment steps, 0: Table 3's),
     `evaluations` of the learner's policy along the run, `episodes` each, `device` of the learner
     and its `autocast` ("bf16" or ""), `options` of the algorithm, beside the task's own.
+
+    With `reopens`, actors open every policy that they pull, as if each were new: what pulls cost
+    beside a learner that publishes more often than actors pull, which one on two cores does not.
     """
 
     name: str
     profiles: Mapping[str, Mapping[str, Any]] = field(hash=False)
     schema_version: int = 1
     timed: bool = True
+    reopens: bool = False
 
     def cells(self, parameters: Mapping[str, Any]) -> list[tuple[dict[str, Any], dict[str, Any]]]:
         """The matrix: (cell, budget) of every task, kind of actor and setting."""
@@ -71,7 +75,8 @@ class ActorQStudy:
             task.algo, task.env_id, cell["width"], cell["seed"], budget["device"],
             budget["autocast"], **budget["options"],
         )  # fmt: skip
-        result, curve = train_evaluated(algorithm, task.env_id, budget, **_settings(cell))
+        settings = _settings(cell) | {"reopen": self.reopens}
+        result, curve = train_evaluated(algorithm, task.env_id, budget, **settings)
         measured = result.as_measured() | curve
         measured["run_s"] = measured.pop("wall_s")  # of the run alone; `wall_s` is the cell's
         episodes = measured.pop("episodes")
@@ -143,7 +148,7 @@ RUNTIME = ActorQStudy("actorq_runtime", {
         "communications": ["", "fp32", "int8"], "steps": 3000, "autocast": "bf16",
         "seeds": [*range(10)],  # communication precision changes a run by less than runs differ
     },
-})  # fmt: skip
+}, schema_version=2, reopens=True)  # fmt: skip
 
 # Where quantized actors pay: small and large policies, batched decisions, more actors, and a
 # learner from idle (0.1 samples per insert) to busier than its actors (4).
