@@ -134,10 +134,11 @@ STALENESS = ActorQStudy("actorq_staleness", {
     "full": STALENESS_FULL,
 })  # fmt: skip
 
-# Figure 4: where an actor's time goes. Nothing needs to be learned, so no policy is evaluated.
+# Figure 4: where an actor's time goes. Nothing needs to be learned: the learner stands still, as if
+# it were on another machine, and no policy is evaluated.
 RUNTIME_QUICK = SMOKE | {
     "actors": ["fp32/torch", "fp32/onnxruntime", "int8/onnxruntime"], "widths": [2048],
-    "pull_periods": [30, 1000], "samples_per_insert": [0.1], "steps": 2000, "evaluations": 0,
+    "pull_periods": [30, 1000], "samples_per_insert": [0.01], "steps": 2000, "evaluations": 0,
     "options": {"learning_starts": 0},  # every step is an inference
 }  # fmt: skip
 RUNTIME = ActorQStudy("actorq_runtime", {
@@ -145,7 +146,7 @@ RUNTIME = ActorQStudy("actorq_runtime", {
     "quick": RUNTIME_QUICK,
     "full": RUNTIME_QUICK | {
         "tasks": ["CartPole-v1", "dm:cartpole-balance", "dm:humanoid-stand"], "actors": ACTORS,
-        "communications": ["", "fp32", "int8"], "steps": 3000, "autocast": "bf16",
+        "communications": ["", "fp32", "int8"], "steps": 3000,
         "seeds": [*range(10)],  # communication precision changes a run by less than runs differ
     },
 }, schema_version=2, reopens=True)  # fmt: skip
@@ -153,7 +154,8 @@ RUNTIME = ActorQStudy("actorq_runtime", {
 # Where quantized actors pay: small and large policies, batched decisions, more actors, and a
 # learner from idle (0.1 samples per insert) to busier than its actors (4).
 SCALING_QUICK = RUNTIME_QUICK | {"actors": ["fp32/onnxruntime", "int8/onnxruntime"],
-                                 "widths": [64, 2048], "pull_periods": [1000]}  # fmt: skip
+                                 "widths": [64, 2048], "pull_periods": [1000],
+                                 "samples_per_insert": [0.1]}  # fmt: skip
 SCALING = ActorQStudy("actorq_scaling", {
     "smoke": SCALING_QUICK | {"widths": [32]},
     "quick": SCALING_QUICK,

@@ -117,23 +117,22 @@ def communication_speedups(parts: pd.DataFrame) -> pd.DataFrame:
 
     Returns:
         `SETTING`, precision, runtime, actor, communication, runs and base_runs (weights sent in
-        fp32), steps_per_s, speedup over those with the ends of `curves.ratio`, payload_bytes,
-        smaller (fp32 bytes over these), keys, profile; settings with one communication precision
-        left out.
+        fp32), steps_per_s of an actor that never waits, speedup over those with the ends of
+        `curves.ratio`, payload_bytes, smaller (fp32 bytes over these), keys, profile; settings with
+        one communication precision left out.
     """
     rows: list[dict[str, object]] = []
     names = [*SETTING, "precision", "runtime", "actor"]
-    parts = parts[parts["step_s"].notna()] if len(parts) else parts
     for setting, group in parts.groupby(names, sort=False, dropna=False) if len(parts) else ():
         base = group[group["communication"] == "fp32"]
         if group["communication"].nunique() < 2 or base.empty:
             continue
         for communication, runs in group.groupby("communication", sort=False):
-            times = base["step_s"].to_numpy(), runs["step_s"].to_numpy()
+            times = base["actor_step_s"].to_numpy(), runs["actor_step_s"].to_numpy()
             ratio, of_all = mean_ratio(*times), mean_ratio(*times, alpha=ALPHA / TASKS)
             rows.append(dict(zip(names, setting, strict=True)) | {
                 "communication": communication, "runs": len(runs), "base_runs": len(base),
-                "steps_per_s": 1 / runs["step_s"].mean(), "speedup": ratio.value,
+                "steps_per_s": 1 / runs["actor_step_s"].mean(), "speedup": ratio.value,
                 "speedup_low": ratio.low, "speedup_high": ratio.high,
                 "speedup_least": of_all.low, "speedup_most": of_all.high,
                 "payload_bytes": runs["payload_bytes"].mean(),
