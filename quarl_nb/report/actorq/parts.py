@@ -123,6 +123,7 @@ def communication_speedups(parts: pd.DataFrame) -> pd.DataFrame:
     """
     rows: list[dict[str, object]] = []
     names = [*SETTING, "precision", "runtime", "actor"]
+    parts = parts[parts["step_s"].notna()] if len(parts) else parts
     for setting, group in parts.groupby(names, sort=False, dropna=False) if len(parts) else ():
         base = group[group["communication"] == "fp32"]
         if group["communication"].nunique() < 2 or base.empty:
