@@ -116,6 +116,15 @@ def test_energy_is_additive_over_pieces(no_counters):
         assert meter.energy_j == pytest.approx(parts)
 
 
+def test_memory_counts_by_the_mean_of_its_shares_before_and_after(no_counters, monkeypatch):
+    total = psutil.virtual_memory().total
+    readings = iter([(0.0, total // 4), (0.0, 3 * total // 4)])
+    monkeypatch.setattr(energy, "_tree", lambda: next(readings))
+    with EnergyMeter() as meter:
+        pass
+    assert meter.ram_energy_j == pytest.approx(meter.assumed_watts["ram"] * meter.wall_s / 2)
+
+
 def test_without_counters_the_joules_are_a_labelled_estimate(no_counters):
     with EnergyMeter() as meter:
         burn(0.2)

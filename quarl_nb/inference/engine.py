@@ -36,7 +36,8 @@ class Engine(Protocol):
 
 
 def open_engine(payload: bytes | Payload) -> Engine:
-    """The engine of a payload made by `quarl_nb.inference.build_payload` or `make_payload`.
+    """The engine of a payload made by `quarl_nb.inference.build_payload`, or by `make_payload`, of
+    whose weights it may use the memory.
 
     Raises:
         QuarlError: not a payload, cut, corrupted, or not for this version or machine.

@@ -58,7 +58,8 @@ def save_table(
 
 
 # What tables hold and pdflatex has no letter for ("Unicode character not set up for use").
-_IN_MATH = {"\u221e": r"\infty", "\u2264": r"\leq", "\u00d7": r"\times", "\u2212": "-"}
+_IN_MATH = {"\u221e": r"\infty", "\u2264": r"\leq", "\u2265": r"\geq", "\u00d7": r"\times",
+            "\u2212": "-"}  # fmt: skip
 
 
 def _latex(shown: pd.DataFrame, name: str, caption: str, index: bool) -> str:

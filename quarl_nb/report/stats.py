@@ -121,16 +121,24 @@ def median_ratio(
 
 def mean_ratio(x: Floats, y: Floats, alpha: float = ALPHA) -> Interval:
     """Mean of `x` (shape [n], positive) over that of `y` ([m]), 95 % (1 - `alpha`); one value has
-    no interval, and what costs nothing no ratio.
+    no interval, and what costs nothing no ratio."""
+    return ratio_of_means([x], [y], alpha)
+
+
+def ratio_of_means(
+    over: Sequence[Floats], under: Sequence[Floats], alpha: float = ALPHA
+) -> Interval:
+    """Product of the means of `over` (each of shape [n], positive) over that of `under`.
 
     Welch's t of the logarithms (delta method), since a bootstrap of few values reaches no further
     than they do: of three, its "95 %" holds the ratio in 80 % of cases.
     """
-    sides = [np.asarray(side, float) for side in (x, y)]
+    sides = [np.asarray(side, float) for side in (*over, *under)]
+    means = np.array([side.mean() for side in sides])
     nan = float("nan")
-    if not all(side.mean() for side in sides):
+    if not means.all():
         return Interval(nan, nan, nan)
-    value = float(sides[0].mean() / sides[1].mean())
+    value = float(means[: len(over)].prod() / means[len(over) :].prod())
     if min(map(len, sides)) < 2:
         return Interval(value, nan, nan)
     squares = np.array([side.var(ddof=1) / len(side) / side.mean() ** 2 for side in sides])

@@ -24,12 +24,14 @@ from quarl_nb.report.stats import MARGIN
 
 COLUMN_IN = 3.35  # one column of a two-column page
 PAGE_IN = 6.9  # both columns
+PAGE_HEIGHT_IN = 9.2  # that a page leaves inside its margins, less a caption
 
 # Okabe & Ito 2008: distinguishable with every common colour blindness.
 BLUE, ORANGE, GREEN, VERMILION = "#0072B2", "#E69F00", "#009E73", "#D55E00"
 PURPLE, SKY, YELLOW, BLACK, GREY = "#CC79A7", "#56B4E9", "#F0E442", "#000000", "#777777"
 CYCLE = (BLUE, VERMILION, GREEN, ORANGE, PURPLE, SKY, BLACK, GREY)
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+LINES: tuple[Any, ...] = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))  # lines without colours
 
 # Any: matplotlib's stubs want each key as a literal.
 STYLE: Any = {
@@ -55,10 +57,13 @@ def new_figure(width_in: float, height_in: float) -> Figure:
 
 
 def panel_grid(n: int, columns: int = 4, height_in: float = 1.35) -> tuple[Figure, list[Axes]]:
-    """A page-wide figure of n panels, row by row, with nothing in the places left over."""
+    """A page-wide figure of n panels, row by row, with nothing in the places left over.
+
+    Panels are `height_in` high, or as high as a page lets them be.
+    """
     columns = min(columns, max(n, 2))
     rows = -(-n // columns)
-    fig = new_figure(PAGE_IN, rows * height_in + 0.55)
+    fig = new_figure(PAGE_IN, min(rows * height_in + 0.55, PAGE_HEIGHT_IN))
     axes = list(fig.subplots(rows, columns, squeeze=False).flat)
     for spare in axes[n:]:
         spare.remove()

@@ -194,6 +194,19 @@ def test_an_environment_that_is_refused_is_closed(counter, mlp_policy, refused):
     assert len(closed) == 1
 
 
+@pytest.mark.parametrize("reopen", [False, True])
+def test_the_policy_that_acts_already_is_opened_again_only_if_asked(counter, mlp_policy, reopen):
+    net = mlp_policy(2, (8,), 3)
+    task = ActorTask(0, counter, net.spec, Settings(n_actors=1, reopen=reopen))
+    actor = Actor(task)
+    variables = make_variables(net, 1, task)
+    actor.open(variables)
+    first = actor._engine
+    actor.open(variables)
+    assert (actor._engine is not first) == reopen
+    assert actor.pulls == 2 and actor.pulled_bytes == 2 * len(variables.payload)
+
+
 @pytest.mark.parametrize("obs, actions, message", [
     (2, 7, "of another network: it has 7 outputs, the policy 3"),
     (5, 3, r"observations of shape \[n, 5\]"),

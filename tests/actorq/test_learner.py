@@ -44,6 +44,18 @@ def steps(actor, rewards):
     return transitions(obs, obs, np.zeros(n, np.int64), rewards, none, none, actor)
 
 
+def test_messages_batches_and_the_warm_up_have_room_in_the_tolerance(counter):
+    def tolerance(learning_starts, batch_size, ratio):
+        model = DQN("MlpPolicy", counter(), learning_starts=learning_starts, device="cpu",
+                    batch_size=batch_size, buffer_size=10)  # fmt: skip
+        settings = Settings(n_actors=2, transitions_per_message=20, samples_per_insert=ratio)
+        return Learner(model, settings, 10).limiter.tolerance
+
+    assert tolerance(10, 8, 4) == 2 * (2 * 20) * 4  # two messages of every actor
+    assert tolerance(10, 500, 4) == 2 * 500  # two batches
+    assert tolerance(10_000, 8, 4) == 1000 * 4  # a tenth of what the buffer starts with
+
+
 @pytest.fixture
 def three_step_dqn(counter):
     return DQN("MlpPolicy", counter(), n_steps=3, gamma=0.5, buffer_size=50, device="cpu")

@@ -320,6 +320,7 @@ def test_a_broken_environment_leaves_what_was_done(small_dqn, counter):
     (dict(engine="proces"), "did you mean 'process'"),
     (dict(n_actors=1.5), "n_actors is 1.5; a whole number"),
     (dict(n_actors="2"), "n_actors is '2'; a whole number"),
+    (dict(reopen=1), "reopen is 1; True or False"),
     (dict(publish_period=0.5), "publish_period is 0.5; a whole number"),
     (dict(samples_per_insert=float("nan")), "samples_per_insert is nan; a finite number"),
     (dict(samples_per_insert=float("inf")), "samples_per_insert is inf; a finite number"),

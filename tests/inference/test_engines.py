@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from quarl_nb.errors import QuarlError
-from quarl_nb.inference import build_payload, open_engine
+from quarl_nb.inference import build_payload, make_payload, open_engine
 from quarl_nb.inference.payload import decode, encode
 from quarl_nb.quant import parse_precision, quantize_module, weight_bytes
 from quarl_nb.rl.layers import ACTIVATIONS
@@ -123,6 +123,11 @@ def test_engines_say_what_they_are_and_payloads_hold_little_but_weights(
     engine = open_engine(payload)
     assert (engine.runtime, engine.precision) == (runtime, precision)
     assert engine.payload_bytes == len(payload)
+    # What does not travel is opened as it is.
+    made = make_payload(net, precision, runtime=runtime, calibration=obs)
+    unsent = open_engine(made)
+    np.testing.assert_array_equal(unsent.run(obs), engine.run(obs))
+    assert unsent.payload_bytes == made.nbytes < len(payload)
     weights = weight_bytes(net, parse_precision(precision))
     assert weights <= len(payload) < weights + 5000 + 0.02 * weights
     outputs = len(net.layers[-1].bias)

@@ -43,7 +43,8 @@ def test_the_running_mean_counts_episodes_not_evaluations() -> None:
     # Windows of three episodes: 0 2 | 2 4 6 | 6 8 10.
     assert actorq.curves.running_mean(returns, window=3).tolist() == [1.0, 4.0, 8.0]
     assert actorq.curves.running_mean(returns, window=10).tolist() == [1.0, 3.0, 5.0]
-    assert actorq.curves.running_mean([[5.0] * 10, [7.0] * 10]).tolist() == [5.0, 7.0]
+    # The paper's ten, of evaluations of five.
+    assert actorq.curves.running_mean([[0.0] * 5, [6.0] * 5, [8.0] * 5]).tolist() == [0, 3, 7]
 
 
 def test_curves_are_averaged_over_runs_on_a_common_grid() -> None:

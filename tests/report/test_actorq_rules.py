@@ -8,6 +8,13 @@ import pandas as pd
 import pytest
 
 from quarl_nb.report import actorq, claims
+from quarl_nb.report.actorq.communication_rules import (
+    communication_helps,
+    communication_matters_little,
+    gains_by_scenario,
+    messages_smaller,
+    policy_smaller,
+)
 from quarl_nb.report.actorq.rules import (
     as_slow_as_fp32,
     fewer_steps,
@@ -18,15 +25,11 @@ from quarl_nb.report.actorq.rules import (
     speedup_range,
 )
 from quarl_nb.report.actorq.runtime_rules import (
-    communication_helps,
-    communication_matters_little,
     inference_dominates,
     learner_waits_more,
-    messages_smaller,
-    policy_smaller,
     transfers_faster,
 )
-from quarl_nb.report.actorq.testing import communications, make_records
+from quarl_nb.report.actorq.testing import communications, make_records, scaled
 
 
 def test_speedups_decide_only_in_the_papers_setting() -> None:
@@ -221,17 +224,49 @@ def test_bytes_and_parts_need_no_setting() -> None:
     assert inference_dominates(records, 30).verdict == "reproduced"
     slow = records["actor_s"].map(lambda parts: parts | {"load": 2 * parts["inference"]})
     assert inference_dominates(records.assign(actor_s=slow), 30).verdict == "not reproduced"
+    # Of a wide spread, or of two runs, nothing is certain.
+    apart = [scaled(parts, 10.0 ** seed) for parts, seed in zip(records["actor_s"], records["seed"],
+                                                                strict=True)]  # fmt: skip
+    for unsure in (records.assign(actor_s=apart), records[records["seed"] < 2]):
+        for rule in (inference_dominates, transfers_faster):
+            assert rule(unsure, 30).verdict == "inconclusive"
 
 
 def test_communication_claims() -> None:
     heavy = communications(pull_period=30)
     assert communication_helps(heavy, 30).verdict == "reproduced"
     assert communication_matters_little(heavy, 30).verdict == "not reproduced"
-    even = heavy.assign(run_s=1.0)
+    even = heavy.assign(actor_s=[{"inference": 1.0}] * len(heavy))
     assert communication_matters_little(even, 30).verdict == "reproduced"
     assert communication_helps(heavy, 1000).verdict == "not measured"
     one = communication_helps(heavy[heavy["seed"] == 0], 30)
     assert one.verdict == "inconclusive" and "only 1 of 3 runs" in one.measured
+
+
+@pytest.mark.parametrize(("communication", "compute", "verdict"), [
+    ({30: 0.5, 1000: 0.9}, {30: 0.5, 1000: 0.2}, "reproduced"),
+    ({30: 0.9, 1000: 0.5}, {30: 0.5, 1000: 0.2}, "not reproduced"),  # communication gains less
+    ({30: 0.5, 1000: 0.9}, {30: 0.2, 1000: 0.5}, "not reproduced"),  # compute does
+    ({30: 0.5, 1000: 0.5}, {30: 0.5, 1000: 0.2}, "inconclusive"),
+])  # fmt: skip
+def test_gains_by_scenario(communication, compute, verdict) -> None:
+    """Times of actors whose messages, or whose computation, are quantized, in parts of fp32's."""
+    made = []
+    for period in (30, 1000):
+        for actor, wire, time in (("fp32/torch", "fp32", 1.0),
+                                  ("fp32/torch", "int8", communication[period]),
+                                  ("int8/onnxruntime", "fp32", compute[period])):  # fmt: skip
+            rows = make_records(["Walker Stand"], [actor], communication=wire, pull_period=period)
+            made.append(rows.assign(actor_s=[
+                {"inference": time * (1 + 0.01 * seed)} for seed in rows["seed"]]))  # fmt: skip
+    frame = pd.concat(made, ignore_index=True)
+    found = gains_by_scenario(frame, 30, 1000)
+    assert found.verdict == verdict and len(found.keys) == 18
+    gain = communication[1000] / communication[30]
+    assert f"Walker Stand communication {gain:.2f}x" in found.measured
+    assert gains_by_scenario(frame[frame["pull_period"] == 30], 30, 1000).verdict == "not measured"
+    slow = gains_by_scenario(frame.assign(**{"budget.device": "cpu"}), 30, 1000)
+    assert slow.verdict == "inconclusive"
 
 
 def test_the_learner_waits_for_the_actors() -> None:

@@ -12,6 +12,7 @@ import pytest
 from quarl_nb.errors import QuarlError
 from quarl_nb.report import claims
 from quarl_nb.report.ptq import rules, sweet_spots
+from quarl_nb.report.stats import ALPHA
 
 SEEDS = Path(__file__).resolve().parents[3] / "shared" / "seeds"
 WIDTHS = tuple(f"affine{bits}" for bits in range(2, 17))
@@ -110,6 +111,47 @@ def test_the_best_of_the_widths_counts(records) -> None:
                     ("affine6", "affine7", "affine8"))
     assert rules.no_loss(frame, ["affine6", "affine7", "affine8"]).verdict == "reproduced"
     assert rules.no_loss(frame, ["affine6", "affine7"]).verdict == "not reproduced"
+
+
+def test_a_good_width_must_be_good_for_having_been_chosen_of_three(records) -> None:
+    widths = ("affine6", "affine7", "affine8")
+    policies = {"ppo-CartPole-v1": ("ppo", "CartPole-v1", 100.0)}
+    for loss in np.linspace(0.03, 0.05, 81):
+        frame = records(lambda *_, loss=loss: loss, widths, policies)
+        best = rules.losses_at(frame, widths)["p_no_loss"].min()
+        if ALPHA / 3 < best <= ALPHA:
+            break
+    else:
+        pytest.fail("no loss in between")
+    assert rules.no_loss(frame, widths).measured.startswith("0 of 1 policies without loss")
+
+
+def test_claims_of_table_4_are_decided_by_its_environments(records) -> None:
+    policies = {
+        "dqn-CartPole-v1": ("dqn", "CartPole-v1", 500.0),
+        "public/dqn-CartPole-v1": ("dqn", "CartPole-v1", 500.0),
+        "dqn-BipedalWalker-v3": ("dqn", "BipedalWalker-v3", 200.0),  # in the table, not of DQN
+        "public/dqn-Acrobot-v1": ("dqn", "Acrobot-v1", -100.0),
+    }
+    frame = records(lambda _, __, ways: 0.0, ("affine8",), policies)
+    lost = records(lambda policy, *_: 0.5 * ("CartPole" not in policy), ("affine8",), policies)
+    for rule in (rules.similar_rewards, rules.no_loss):
+        assert rule(frame, ["affine8"]).verdict == "reproduced"
+        found = rule(lost, ["affine8"])
+        assert found.verdict == "not reproduced" and "2 lose more than 5 %;" in found.measured
+        found = rule(lost, ["affine8"], in_table4=True)
+        assert found.verdict == "reproduced" and found.measured.startswith("2 of 2 policies")
+    theirs = lost[lost["policy"] != "dqn-BipedalWalker-v3"]
+    assert "1 lose more than 5 %, public agents all;" in rules.no_loss(theirs, ["affine8"]).measured
+
+
+def test_the_numbers_of_a_rule_stand_in_its_claim() -> None:
+    for claim in claims.load_claims():
+        told = f"{claim.sentence} {claim.metric} {claim.decision}"
+        for name, value in claim.arguments.items():
+            if isinstance(value, int | float) and not isinstance(value, bool):
+                number = rf"(?<![\d.])({value:g}|{100 * value:g})(?![\d.]*\d)"  # or as percent
+                assert re.search(number, told), (claim.id, name)
 
 
 def test_few_episodes_or_policies_decide_nothing(records) -> None:

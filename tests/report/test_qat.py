@@ -197,8 +197,8 @@ def test_ptq_of_activations_too_stands_beside_8_star_and_decides_nothing():
     assert (found.verdict, found.interval, found.keys) == (
         alone.verdict, alone.interval, alone.keys
     )
-    assert "more than PTQ in 0 of 2 policies, certainly not by 5 % in 2 (than W8A8 PTQ" \
-        in found.measured  # fmt: skip
+    assert ("more than PTQ in 0 of 2 policies, certainly not by 5 % in 2 "
+            "(a2c-CartPole-v1, ppo-CartPole-v1) (than W8A8 PTQ") in found.measured  # fmt: skip
     assert "as QAT: in 2 of 2, certainly not by 5 % in 0)" in found.measured
     assert "W8A8" not in alone.measured
 
@@ -310,6 +310,8 @@ def test_against_ptq_and_float32():
 
     found = qat.rules.qat_beats_fp32(planted(better))
     assert found.verdict == "reproduced" and "in 2 of 3 policies" in found.measured
+    half = planted(better, policies=["ppo-CartPole-v1", "a2c-CartPole-v1"])
+    assert qat.rules.qat_beats_fp32(half, min_policies=2).verdict == "not reproduced"
     worse = qat.rules.qat_beats_fp32(planted(lambda _, way: 0.2 * (way == qat.gains.minmax(8))))
     assert worse.interval.value == pytest.approx(-0.2, abs=0.01)
     assert worse.interval.low < worse.interval.value < worse.interval.high < 0

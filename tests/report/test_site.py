@@ -220,10 +220,11 @@ def test_latex_survives_a_percent_sign(tmp_path: Path) -> None:
 
 
 def test_latex_has_no_letter_that_pdflatex_lacks(tmp_path: Path) -> None:
-    rows = pd.DataFrame({"a": ["1.10 [0.90, \u221e]"], "\u2264 8 bits": ["18.9\u00d7, \u22121"]})
+    rows = pd.DataFrame({"a": ["1.10 [0.90, \u221e]"],
+                         "\u2264 8 bits": ["18.9\u00d7, \u22121 \u2265"]})
     save_table(rows, rows, "t", tmp_path, {})
     text = (tmp_path / "t.tex").read_text()
-    assert text.isascii() and r"0.90, $\infty$]" in text and r"18.9$\times$, $-$1" in text
+    assert text.isascii() and r"0.90, $\infty$]" in text and r"18.9$\times$, $-$1 $\geq$" in text
 
 
 def test_scoreboard_counts_all_and_shows_the_decided_in_short() -> None:

@@ -1,8 +1,9 @@
 from __future__ import annotations
 
 import pandas as pd
+import pytest
 
-from quarl_nb.report.style import new_figure, save_figure
+from quarl_nb.report.style import PAGE_HEIGHT_IN, new_figure, panel_grid, save_figure
 
 
 def drawn(folder, shift: float) -> bytes:
@@ -25,3 +26,8 @@ def test_a_panel_moved_by_less_than_is_printed_leaves_the_same_bytes(tmp_path):
     for name in ("clip0", "clip1"):
         assert text.count(f'<clipPath id="{name}">') == 1 and f'"url(#{name})"' in text
     assert text.count("<clipPath") == 2
+
+
+def test_no_grid_of_panels_is_higher_than_a_page() -> None:
+    assert panel_grid(5, columns=2, height_in=1.0)[0].get_size_inches()[1] == pytest.approx(3.55)
+    assert panel_grid(57, columns=3)[0].get_size_inches()[1] == PAGE_HEIGHT_IN

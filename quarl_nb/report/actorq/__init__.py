@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from quarl_nb.report.actorq import (
     actors,
+    communication_rules,
     curve_figures,
     curves,
     inference,
@@ -23,6 +24,7 @@ from quarl_nb.report.actorq import (
 
 __all__ = [
     "actors",
+    "communication_rules",
     "curve_figures",
     "curves",
     "inference",

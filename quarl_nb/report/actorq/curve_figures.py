@@ -11,13 +11,14 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
-from quarl_nb.report.actorq.actors import COLORS, actor_label, kind_order
+from quarl_nb.report.actorq.actors import COLORS, DASHES, actor_label, kind_order
 from quarl_nb.report.actorq.curves import WINDOW, on_grid
 from quarl_nb.report.actorq.parts import by_actor, step_parts
 from quarl_nb.report.actorq.runs import SETTING, learning_runs, speedups
 from quarl_nb.report.style import (
     BLACK,
     GREY,
+    LINES,
     MARKERS,
     PAGE_IN,
     STYLE,
@@ -67,11 +68,14 @@ def _draw_curves(ax: Axes, group: pd.DataFrame, column: str, hue: str) -> pd.Dat
     points = []
     for i, (kind, rows) in enumerate(kinds):
         curves = on_grid(rows, column)
-        color = COLORS.get(str(kind), BLACK) if hue == "actor" else shades[i]
-        label = actor_label(str(kind)) if hue == "actor" else f"pull every {kind} steps"
+        if hue == "actor":
+            label, color = actor_label(str(kind)), COLORS.get(str(kind), BLACK)
+            dashes = DASHES.get(str(kind), "-")
+        else:
+            label, color, dashes = f"pull every {kind} steps", shades[i], LINES[i % len(LINES)]
         low, high = curves.values.min(axis=0), curves.values.max(axis=0)
         ax.fill_between(curves.x / unit, low, high, color=color, alpha=0.18, lw=0)
-        ax.plot(curves.x / unit, curves.mean, color=color, label=label)
+        ax.plot(curves.x / unit, curves.mean, color=color, ls=dashes, label=label)
         first = rows.iloc[0]
         points.append(pd.DataFrame({
             "task": first["task"], hue: kind, "x": curves.x, "mean": curves.mean, "low": low,

@@ -1,102 +1,59 @@
-"""The rules that decide ActorQ's claims of communication and of where the time goes."""
+"""The rules that decide ActorQ's claims of where the time goes."""
 
 from __future__ import annotations
 
 import pandas as pd
 
+from quarl_nb.report.actorq.actors import BASELINES
+from quarl_nb.report.actorq.curves import TASKS
 from quarl_nb.report.actorq.findings import (
+    MIN_RUNS,
     finding,
-    interval_of,
     missing_tasks,
     preferred,
     tasks_told,
-    told,
 )
-from quarl_nb.report.actorq.parts import by_actor, communication_speedups, step_parts
-from quarl_nb.report.actorq.runs import SETTING, learning_runs
-from quarl_nb.report.findings import NOT_MEASURED, Finding, Verdict, keys_of, measured
-from quarl_nb.report.stats import MARGIN, Interval
+from quarl_nb.report.actorq.parts import by_actor, step_parts
+from quarl_nb.report.actorq.runs import SETTING
+from quarl_nb.report.findings import NOT_MEASURED, Finding, Verdict, measured
+from quarl_nb.report.stats import ALPHA, Interval, mean_ratio
 
-
-def messages_smaller(records: pd.DataFrame, factor: float) -> Finding:
-    """Bytes of weights sent in fp32 over sent in 8 bits: reproduced at `factor` or more."""
-    rows = _communication(records)
-    return _bytes(rows, rows["smaller"].min() >= factor) if len(rows) else NOT_MEASURED
-
-
-def policy_smaller(records: pd.DataFrame, factor: float) -> Finding:
-    """Bytes of the fp32 actors' policy over the int8 actors': above `factor` on every task."""
-    runs = learning_runs(measured(records))
-    sizes = runs.groupby(["task", "width", "precision"])["payload_bytes"].mean().unstack() \
-        if len(runs) else pd.DataFrame()
-    if not {"fp32", "int8"} <= set(sizes):
-        return NOT_MEASURED
-    smaller = (sizes["fp32"] / sizes["int8"]).dropna().rename("smaller").reset_index()
-    keys = runs["key"][runs["precision"].isin(["fp32", "int8"])]
-    smaller["keys"] = [tuple(keys)] * len(smaller)
-    return _bytes(smaller, smaller["smaller"].min() > factor) if len(smaller) else NOT_MEASURED
-
-
-def communication_helps(records: pd.DataFrame, pull_period: int) -> Finding:
-    """Steps per second with weights sent in 8 bits over in fp32, fp32 actors, at `pull_period`.
-
-    Reproduced when the largest gain over tasks is surely above 1, corrected for all of them, not
-    reproduced when every one is below 1.
-    """
-    rows = _communication(records, pull_period)
-    if rows.empty:
-        return NOT_MEASURED
-    most = rows.loc[rows["speedup"].idxmax()]
-    verdict: Verdict = "reproduced" if most["speedup_least"] > 1 \
-        else "not reproduced" if (rows["speedup_high"] < 1).all() else "inconclusive"
-    return finding(verdict, rows, _communication_text(rows), interval_of(most, "speedup"))
-
-
-def communication_matters_little(records: pd.DataFrame, pull_period: int) -> Finding:
-    """As `communication_helps`; reproduced when every ratio is 1 within 5 %, not reproduced when
-    one is not, corrected for all tasks."""
-    rows = _communication(records, pull_period)
-    if rows.empty:
-        return NOT_MEASURED
-    low, high = rows["speedup_low"], rows["speedup_high"]
-    within = (low > 1 - MARGIN) & (high < 1 + MARGIN)
-    apart = (rows["speedup_least"] > 1 + MARGIN) | (rows["speedup_most"] < 1 - MARGIN)
-    verdict: Verdict = "reproduced" if within.all() else "not reproduced" if apart.any() \
-        else "inconclusive"
-    most = rows.loc[(rows["speedup"] - 1).abs().idxmax()]
-    return finding(verdict, rows, _communication_text(rows), interval_of(most, "speedup"))
+FP32, INT8 = BASELINES["torch"], "int8/onnxruntime"
+TRANSFERS = ["pull", "deserialize", "load"]
 
 
 def inference_dominates(records: pd.DataFrame, pull_period: int) -> Finding:
-    """Figure 4c's parts of fp32 (torch) actors: reproduced when inference is the largest on every
-    task, and smaller with int8; not reproduced when on none."""
-    pairs = _parts(records, pull_period)
-    if pairs.empty:
-        return NOT_MEASURED
-    others = pairs[["pull", "deserialize", "load"]].max(axis=1)
-    holds = (pairs["inference"] > others) & (pairs["inference_int8"] < pairs["inference"])
+    """Figure 4c's parts of fp32 (torch) actors: reproduced when inference surely takes more than
+    any other on every task, and with int8 less; not reproduced when surely not on any."""
+    pairs = _pairs(records, pull_period)
+    ratios = []
+    for _, full, int8 in pairs:
+        others = (full[full[TRANSFERS].mean().idxmax()], int8["inference"])
+        ratios.append([mean_ratio(full["inference"].to_numpy(), other.to_numpy(), ALPHA / TASKS)
+                       for other in others])  # fmt: skip
     text = "inference per step, fp32 torch to int8: " + "; ".join(
-        f"{row.task} {1e3 * row.inference:.2f} to {1e3 * row.inference_int8:.2f} ms "
-        f"(pull, deserialize, load {1e3 * (row.pull + row.deserialize + row.load):.2f} ms in fp32)"
-        for row in pairs.itertuples()
+        f"{task} {1e3 * full['inference'].mean():.2f} to {1e3 * int8['inference'].mean():.2f} ms "
+        f"(pull, deserialize, load {1e3 * full[TRANSFERS].sum(axis=1).mean():.2f} ms in fp32)"
+        for task, full, int8 in pairs
     )
-    return _all_or_none(holds, pairs, text)
+    return _of_an_actor(ratios, pairs, text)
 
 
 def transfers_faster(records: pd.DataFrame, pull_period: int) -> Finding:
-    """Pull and deserialize time together, fp32 (torch) over int8 actors: above 1 on every task.
+    """Pull and deserialize time together, fp32 (torch) over int8 actors: surely above 1 on every
+    task; not reproduced when surely below on all.
 
     Together, because a payload that is sent ready to open has next to nothing to deserialize.
     """
-    pairs = _parts(records, pull_period)
-    if pairs.empty:
-        return NOT_MEASURED
-    fp32 = pairs["pull"] + pairs["deserialize"]
-    int8 = pairs["pull_int8"] + pairs["deserialize_int8"]
+    pairs = _pairs(records, pull_period)
+    ratios = []
+    for _, *runs in pairs:
+        full, int8 = (side[["pull", "deserialize"]].sum(axis=1).to_numpy() for side in runs)
+        ratios.append(mean_ratio(full, int8, ALPHA / TASKS))
     text = "pull and deserialize, fp32 torch over int8: " + "; ".join(
-        f"{task} {ratio:.1f}x" for task, ratio in zip(pairs["task"], fp32 / int8, strict=True)
+        f"{task} {ratio.value:.1f}x" for (task, *_), ratio in zip(pairs, ratios, strict=True)
     )
-    return _all_or_none(fp32 > int8, pairs, text)
+    return _of_an_actor([[ratio] for ratio in ratios], pairs, text)
 
 
 def learner_waits_more(records: pd.DataFrame) -> Finding:
@@ -118,46 +75,44 @@ def learner_waits_more(records: pd.DataFrame) -> Finding:
     return finding(verdict, rows, f"{text}; {tasks_told(rows)}")
 
 
-def _communication(records: pd.DataFrame, pull_period: int = 0) -> pd.DataFrame:
-    """8-bit weights to fp32 actors (the paper's q = 32, q_c = 8); torch where measured."""
-    found = communication_speedups(step_parts(measured(records)))
-    if found.empty:
-        return found
-    found = found[(found["communication"] == "int8") & (found["precision"] == "fp32")]
-    if pull_period:
-        found = found[found["pull_period"] == pull_period]
-    torch = found["runtime"] == "torch"
-    return (found[torch] if torch.any() else found).reset_index(drop=True)
+def actor_parts(records: pd.DataFrame) -> pd.DataFrame:
+    """`step_parts` of the paper's policy, 2048 wide."""
+    parts = step_parts(measured(records))
+    return parts[(parts["width"] == 2048) & parts["step_s"].notna()] if len(parts) else parts
 
 
-def _communication_text(rows: pd.DataFrame) -> str:
-    ratios = "; ".join(f"{row['task']} {told(row, 'speedup')}" for _, row in rows.iterrows())
-    return f"steps per second, sent in 8 bits over fp32: {ratios}"
-
-
-def _bytes(rows: pd.DataFrame, holds: bool) -> Finding:
-    """Bytes are exact: neither runs nor the setting matter."""
-    least, most = rows["smaller"].min(), rows["smaller"].max()
-    text = f"{least:.2f} to {most:.2f} times fewer bytes, on {tasks_told(rows)}"
-    return Finding("reproduced" if holds else "not reproduced", text,
-                   Interval(least, least, most), keys_of(rows))  # fmt: skip
-
-
-def _parts(records: pd.DataFrame, pull_period: int) -> pd.DataFrame:
-    """fp32 torch actors with what int8 actors spend beside them ("_int8"), a row a task."""
-    parts = by_actor(step_parts(measured(records)))
+def _pairs(
+    records: pd.DataFrame, pull_period: int
+) -> list[tuple[str, pd.DataFrame, pd.DataFrame]]:
+    """Task, the runs of fp32 (torch) actors and those of int8 ones in the same setting, weights
+    sent as they compute."""
+    parts = actor_parts(records)
     if parts.empty:
-        return parts
-    parts = parts[(parts["pull_period"] == pull_period) & (parts["width"] == 2048)
+        return []
+    parts = parts[(parts["pull_period"] == pull_period)
                   & (parts["communication"] == parts["precision"])]  # fmt: skip
-    full, int8 = (parts[parts["actor"] == name] for name in ("fp32/torch", "int8/onnxruntime"))
-    pairs = full.merge(int8, on=SETTING, suffixes=("", "_int8"))
-    pairs["keys"] = [(*x, *y) for x, y in zip(pairs["keys"], pairs["keys_int8"], strict=True)]
-    return pairs
+    found = []
+    for setting, group in parts.groupby(SETTING, sort=False, dropna=False):
+        full, int8 = (group[group["actor"] == name] for name in (FP32, INT8))
+        if len(full) and len(int8):
+            found.append((dict(zip(SETTING, setting, strict=True))["task"], full, int8))
+    return found
 
 
-def _all_or_none(holds: pd.Series, pairs: pd.DataFrame, text: str) -> Finding:
-    """Parts of thousands of steps of an actor: they say the same of it beside any learner."""
-    verdict: Verdict = "reproduced" if holds.all() else "not reproduced" if not holds.any() \
+def _of_an_actor(
+    ratios: list[list[Interval]], pairs: list[tuple[str, pd.DataFrame, pd.DataFrame]], text: str
+) -> Finding:
+    """The verdict on ratios that are to be above 1 on every task. The learner that they were
+    measured beside does not matter where, as in the paper, it works on another processor."""
+    if not pairs:
+        return NOT_MEASURED
+    both = [pd.concat(runs) for _, *runs in pairs]
+    keys = tuple(key for runs in both for key in runs["key"])
+    fewest = min(len(runs) for _, *sides in pairs for runs in sides)
+    verdict: Verdict = "reproduced" if all(r.low > 1 for task in ratios for r in task) \
+        else "not reproduced" if all(any(r.high < 1 for r in task) for task in ratios) \
         else "inconclusive"
-    return Finding(verdict, text, None, tuple(key for keys in pairs["keys"] for key in keys))
+    text += f"; {tasks_told(pd.concat(both))}"
+    if fewest < MIN_RUNS:
+        verdict, text = "inconclusive", f"{text} (only {fewest} of {MIN_RUNS} runs)"
+    return Finding(verdict, text, None, keys)

@@ -20,6 +20,7 @@ from quarl_nb.report.style import (
     GREY,
     MARKERS,
     ORANGE,
+    PAGE_HEIGHT_IN,
     PAGE_IN,
     STYLE,
     VERMILION,
@@ -53,12 +54,15 @@ def sweet_spot(records: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
     fp16 = losses_at(records, ["fp16"])
     points = []
     with mpl.rc_context(STYLE):
-        fig, axes = panel_grid(len(policies))
+        columns = 4 if len(policies) <= 24 else 6  # six rows of four fill a page
+        fig, axes = panel_grid(len(policies), columns)
         for ax, widths in zip(axes, policies, strict=True):
             rows = _width_points(widths)
             rows["sweet_spot"] = rows["bits"] == spots.get(widths.policy)
             half = fp16[fp16["policy"] == widths.policy]
             _draw_widths(ax, widths, rows, half)
+            label = policy_label(widths.policy).replace(" (public)", "\n(public)")
+            ax.set_title(label, fontsize=7 if columns == 4 else 5.5)
             points.append(rows)
         fig.supxlabel("bits of the weights (uniform affine, per tensor)", fontsize=7)
         fig.supylabel("mean return per episode", fontsize=7)
@@ -98,9 +102,7 @@ def _draw_widths(ax: Axes, widths: Widths, rows: pd.DataFrame, half: pd.DataFram
     star = rows[rows["sweet_spot"]]
     ax.plot(star["bits"], star["mean"], ls="", marker="*", ms=8, color=VERMILION,
             label="sweet spot (corrected)")
-    label = policy_label(widths.policy)
-    ax.set_title(label, fontsize=6 if len(label) > 25 else None)  # longer ones leave the page
-    ax.set_xticks([2, 4, 8, 12, 16, FP16_AT], ["2", "4", "8", "12", "16", "fp16"])
+    ax.set_xticks([2, 4, 8, 12, FP16_AT], ["2", "4", "8", "12", "fp16"])
     ax.set_xlim(1.5, FP16_AT + 1)
     ax.yaxis.set_major_locator(MaxNLocator(4))
 
@@ -119,7 +121,7 @@ def ptq_loss(
     policies = list(dict.fromkeys(losses["policy"]))
     shown = [name for name in precisions if name in set(losses["precision"])]
     with mpl.rc_context(STYLE):
-        fig = new_figure(PAGE_IN, 0.9 + 0.24 * len(policies))
+        fig = new_figure(PAGE_IN, min(0.9 + 0.24 * len(policies), PAGE_HEIGHT_IN))
         ax = fig.subplots()
         ax.axvspan(-MARGIN, MARGIN, color=GREY, alpha=0.15, lw=0)
         ax.axvline(0, color=GREY, lw=0.7)

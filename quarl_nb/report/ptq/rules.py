@@ -9,7 +9,8 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from quarl_nb.report.findings import MIN_EPISODES, NOT_MEASURED, Finding, Verdict, keys_of
-from quarl_nb.report.losses import paired_losses, percent, ptq_records
+from quarl_nb.report.losses import PUBLIC, paired_losses, percent, ptq_records
+from quarl_nb.report.paper import published_ptq
 from quarl_nb.report.pvalues import holm
 from quarl_nb.report.stats import ALPHA, Interval
 from quarl_nb.report.untrained import fp32_never_learned, leave_out, none_learned
@@ -17,26 +18,27 @@ from quarl_nb.report.untrained import fp32_never_learned, leave_out, none_learne
 
 def similar_rewards(
     records: pd.DataFrame, precisions: Sequence[str], algos: Sequence[str] = (),
-    env_ids: Sequence[str] = (), min_policies: int = 2,
+    in_table4: bool = False, min_policies: int = 2,
 ) -> Finding:
     """Reproduced when every policy is equivalent to its fp32 (TOST, within 5 %).
 
-    Not reproduced when a policy loses more than 5 % after Holm's correction over policies.
+    Not reproduced when a policy loses more than 5 % after Holm's correction over policies. With
+    `in_table4` only those of an algorithm in an environment that Table 4 has.
     """
-    return _every_policy(records, precisions, algos, env_ids, min_policies, "p_equivalent")
+    return _every_policy(records, precisions, algos, in_table4, min_policies, "p_equivalent")
 
 
 def no_loss(
     records: pd.DataFrame, precisions: Sequence[str], algos: Sequence[str] = (),
-    env_ids: Sequence[str] = (), min_policies: int = 2,
+    in_table4: bool = False, min_policies: int = 2,
 ) -> Finding:
     """Reproduced when every policy is without loss (below 5 %) at one of `precisions` at least.
 
     A policy that may choose among k precisions is tested at 5 %/k each (Bonferroni). Not
     reproduced when a policy loses more than 5 % at all that it was measured at, the last named
-    (the most generous) among them, Holm-corrected over policies.
+    (the most generous) among them, Holm-corrected over policies. `in_table4`: `similar_rewards`.
     """
-    return _every_policy(records, precisions, algos, env_ids, min_policies, "p_no_loss")
+    return _every_policy(records, precisions, algos, in_table4, min_policies, "p_no_loss")
 
 
 def hardness_differs(
@@ -116,9 +118,12 @@ def losses_at(
 
 def _every_policy(
     records: pd.DataFrame, precisions: Sequence[str], algos: Sequence[str],
-    env_ids: Sequence[str], min_policies: int, p_good: str,
+    in_table4: bool, min_policies: int, p_good: str,
 ) -> Finding:
-    measured = losses_at(records, precisions, algos, env_ids)
+    measured = losses_at(records, precisions, algos)
+    if in_table4 and len(measured):
+        cells = published_ptq()[["algo", "env_id"]].drop_duplicates()
+        measured = measured.merge(cells)
     if measured.empty:
         return NOT_MEASURED
     losses, left_out = leave_out(measured, fp32_never_learned(records))
@@ -141,9 +146,11 @@ def _every_policy(
     shown = losses.loc[best[best.index.isin(failed.index[failed])] if failed.any() else best]
     worst = _worst(shown if len(shown) else losses)
     kind = "equivalent to fp32" if p_good == "p_equivalent" else "without loss"
+    losers = [str(policy) for policy, _ in failed.index[failed]]
+    who = ", public agents all" if losers and all(p.startswith(PUBLIC) for p in losers) else ""
     text = (
-        f"{int(good.sum())} of {len(good)} policies {kind}, {int(failed.sum())} lose "
-        f"more than 5 %; largest loss {'of those ' if failed.any() else ''}{_percent(worst)} "
+        f"{int(good.sum())} of {len(good)} policies {kind}, {len(losers)} lose more than 5 %{who}; "
+        f"largest loss {'of those ' if losers else ''}{_percent(worst)} "
         f"({worst['policy']}, {worst['precision']}){left_out}"
     )
     return Finding(verdict, text + _few_note(losses), _interval(worst), keys_of(losses))

@@ -26,6 +26,7 @@ from quarl_nb.report.seeds import over_seeds
 from quarl_nb.report.style import (
     CYCLE,
     GREY,
+    LINES,
     PAGE_IN,
     STYLE,
     NothingToDrawError,
@@ -134,8 +135,10 @@ def _draw_spread(ax: Axes, rows: pd.DataFrame, spread: str, way: Way, i: int) ->
     chosen = trained_in(rows, way)
     means = chosen.groupby("step", as_index=False)[[*SPREADS]].mean()
     if len(means):
-        ax.plot(means["step"] / 1000, means[spread], color=GREY if way == FP32 else CYCLE[i - 1],
-                lw=1, label=way_label(way))  # fmt: skip
+        # float32 above the others, which hardly differ from it until quantization begins.
+        color, order = (GREY, 3) if way == FP32 else (CYCLE[i - 1], 2)
+        ax.plot(means["step"] / 1000, means[spread], color=color, ls=LINES[i % len(LINES)], lw=1,
+                zorder=order, label=way_label(way))  # fmt: skip
         ax.axvline(chosen["step"].where(chosen["delayed"]).max() / 1000, color=GREY, lw=0.6,
                    ls=":")  # fmt: skip
     ax.xaxis.set_major_locator(MaxNLocator(3))

@@ -51,8 +51,10 @@ def figure5(records: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
     with mpl.rc_context(STYLE):
         fig, axes = panel_grid(len(policies), columns=3, height_in=1.5)
         for ax, policy in zip(axes, policies, strict=True):
-            _draw_policy(ax, shown[shown["policy"] == policy])
-            ax.set_title(policy_label(policy))
+            here = shown[shown["policy"] == policy]
+            _draw_policy(ax, here)
+            one = " (one seed)" if here["seed_means"].map(len).max() == 1 else ""
+            ax.set_title(policy_label(policy) + one)
         fig.supxlabel("bits of weights and activations", fontsize=7)
         fig.supylabel("mean return per episode", fontsize=7)
         common_legend(fig, axes, columns=3)
@@ -75,8 +77,9 @@ def _draw_policy(ax: Axes, rows: pd.DataFrame) -> None:
                         label="8* (8-bit PTQ)")
                 _dots(ax, STAR_AT, row, BLACK, "o")
         if len(line) > (method == PTQ):
-            ax.plot(line["bits"] + aside, line["mean"], color=color, marker=marker, ms=3,
-                    label=label, ls="--" if method == PTQ else "-")
+            means = line.set_index("bits")["mean"].reindex(range(2, 9))  # broken where none is
+            ax.plot(means.index + aside, means, color=color, marker=marker, ms=3, label=label,
+                    ls="--" if method == PTQ else "-")
             for _, row in line.iterrows():
                 _dots(ax, row["bits"] + aside, row, color, marker)
     ax.set_xticks([*range(2, 9), STAR_AT, FP32_AT], [*map(str, range(2, 9)), "8*", "32"])

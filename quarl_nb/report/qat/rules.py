@@ -109,7 +109,8 @@ def qat_beats_ptq(
     small = holm(table["p_no_gain"].tolist()) <= ALPHA
     same = small & ~better
     text = (f"QAT earns more than PTQ in {better.sum()} of {len(table)} policies, "
-            f"certainly not by 5 % in {small.sum()}{left_out}{tied}")  # fmt: skip
+            f"certainly not by 5 % in {small.sum()}{_named(table['policy'][small])}"
+            f"{left_out}{tied}")
     if precision == "affine8":
         text += _beside_w8a8(gains(rows, way, ptq(W8A8)), set(table["policy"]))
     return _decide(table, bool(better.all()), bool(same.any()), text, min_policies, gain=True)
@@ -174,6 +175,10 @@ def _without_ties(table: pd.DataFrame) -> tuple[pd.DataFrame, str]:
         return table, ""
     names = ", ".join(table["policy"][tied])
     return table[~tied].reset_index(drop=True), f" (the same return either way: {names})"
+
+
+def _named(policies: pd.Series) -> str:
+    return f" ({', '.join(policies)})" if len(policies) else ""
 
 
 def _nothing(tables: Sequence[pd.DataFrame], unlearned: set[str]) -> Finding:

@@ -1,0 +1,138 @@
+"""The rules that decide ActorQ's claims of what weights cost to send and to hold."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import pandas as pd
+
+from quarl_nb.report.actorq.curves import TASKS
+from quarl_nb.report.actorq.findings import finding, interval_of, tasks_told, told
+from quarl_nb.report.actorq.parts import communication_speedups, step_parts
+from quarl_nb.report.actorq.runs import SETTING, learning_runs
+from quarl_nb.report.actorq.runtime_rules import FP32, INT8, actor_parts
+from quarl_nb.report.findings import NOT_MEASURED, Finding, Verdict, keys_of, measured
+from quarl_nb.report.stats import ALPHA, MARGIN, Interval, ratio_of_means
+
+BUT_PULLS = [name for name in SETTING if name != "pull_period"]
+
+
+def messages_smaller(records: pd.DataFrame, factor: float) -> Finding:
+    """Bytes of weights sent in fp32 over sent in 8 bits: reproduced at `factor` or more."""
+    rows = _communication(records)
+    return _bytes(rows, rows["smaller"].min() >= factor) if len(rows) else NOT_MEASURED
+
+
+def policy_smaller(records: pd.DataFrame, factor: float) -> Finding:
+    """Bytes of the fp32 actors' policy over the int8 actors': above `factor` on every task."""
+    runs = learning_runs(measured(records))
+    sizes = runs.groupby(["task", "width", "precision"])["payload_bytes"].mean().unstack() \
+        if len(runs) else pd.DataFrame()
+    if not {"fp32", "int8"} <= set(sizes):
+        return NOT_MEASURED
+    smaller = (sizes["fp32"] / sizes["int8"]).dropna().rename("smaller").reset_index()
+    keys = runs["key"][runs["precision"].isin(["fp32", "int8"])]
+    smaller["keys"] = [tuple(keys)] * len(smaller)
+    return _bytes(smaller, smaller["smaller"].min() > factor) if len(smaller) else NOT_MEASURED
+
+
+def communication_helps(records: pd.DataFrame, pull_period: int) -> Finding:
+    """Steps per second with weights sent in 8 bits over in fp32, fp32 actors, at `pull_period`.
+
+    Reproduced when the largest gain over tasks is surely above 1, corrected for all of them, not
+    reproduced when every one is below 1.
+    """
+    rows = _communication(records, pull_period)
+    if rows.empty:
+        return NOT_MEASURED
+    most = rows.loc[rows["speedup"].idxmax()]
+    verdict: Verdict = "reproduced" if most["speedup_least"] > 1 \
+        else "not reproduced" if (rows["speedup_high"] < 1).all() else "inconclusive"
+    return finding(verdict, rows, _communication_text(rows), interval_of(most, "speedup"))
+
+
+def communication_matters_little(records: pd.DataFrame, pull_period: int) -> Finding:
+    """As `communication_helps`; reproduced when every ratio is 1 within 5 %, not reproduced when
+    one is not, corrected for all tasks."""
+    rows = _communication(records, pull_period)
+    if rows.empty:
+        return NOT_MEASURED
+    low, high = rows["speedup_low"], rows["speedup_high"]
+    within = (low > 1 - MARGIN) & (high < 1 + MARGIN)
+    apart = (rows["speedup_least"] > 1 + MARGIN) | (rows["speedup_most"] < 1 - MARGIN)
+    verdict: Verdict = "reproduced" if within.all() else "not reproduced" if apart.any() \
+        else "inconclusive"
+    most = rows.loc[(rows["speedup"] - 1).abs().idxmax()]
+    return finding(verdict, rows, _communication_text(rows), interval_of(most, "speedup"))
+
+
+def gains_by_scenario(records: pd.DataFrame, heavy: int, rare: int) -> Finding:
+    """What quantizing communication alone and compute alone gain over fp32 (torch) actors, pulling
+    every `heavy` steps and every `rare`.
+
+    Reproduced when on every task the former gains more at `heavy` and the latter at `rare`, not
+    reproduced when on one task either gains less; corrected for all tasks and both.
+    """
+    parts = actor_parts(records)
+    rows = []
+    for setting, group in parts.groupby(BUT_PULLS, sort=False, dropna=False) if len(parts) else ():
+        runs = {key: part for key, part in group.groupby(["actor", "communication", "pull_period"])}
+        gains = [_gain_of_gain(runs, quantized, *periods) for quantized, periods in (
+            ((FP32, "int8"), (heavy, rare)), ((INT8, "fp32"), (rare, heavy)))]  # fmt: skip
+        if all(gains):
+            kinds = group.groupby(["actor", "communication", "pull_period"]).size()
+            rows.append(dict(zip(BUT_PULLS, setting, strict=True)) | {
+                "pull_period": heavy, "runs": kinds.min(), "keys": tuple(group["key"]),
+                "communication": gains[0], "compute": gains[1],
+            })
+    if not rows:
+        return NOT_MEASURED
+    found = pd.DataFrame(rows)
+    every = [gain for row in rows for gain in (row["communication"], row["compute"])]
+    verdict: Verdict = "reproduced" if all(gain.low > 1 for gain in every) \
+        else "not reproduced" if any(gain.high < 1 for gain in every) else "inconclusive"
+    text = "; ".join(f"{row['task']} communication {row['communication'].value:.2f}x, compute "
+                     f"{row['compute'].value:.2f}x" for row in rows)
+    text = (f"gain of communication at {heavy} over that at {rare} steps, of compute at {rare} "
+            f"over that at {heavy}: {text}; {tasks_told(found)}")
+    return finding(verdict, found, text)
+
+
+def _communication(records: pd.DataFrame, pull_period: int = 0) -> pd.DataFrame:
+    """8-bit weights to fp32 actors (the paper's q = 32, q_c = 8); torch where measured."""
+    found = communication_speedups(step_parts(measured(records)))
+    if found.empty:
+        return found
+    found = found[(found["communication"] == "int8") & (found["precision"] == "fp32")]
+    if pull_period:
+        found = found[found["pull_period"] == pull_period]
+    torch = found["runtime"] == "torch"
+    return (found[torch] if torch.any() else found).reset_index(drop=True)
+
+
+def _communication_text(rows: pd.DataFrame) -> str:
+    ratios = "; ".join(f"{row['task']} {told(row, 'speedup')}" for _, row in rows.iterrows())
+    return f"steps per second, sent in 8 bits over fp32: {ratios}"
+
+
+def _bytes(rows: pd.DataFrame, holds: bool) -> Finding:
+    """Bytes are exact: neither runs nor the setting matter."""
+    least, most = rows["smaller"].min(), rows["smaller"].max()
+    text = f"{least:.2f} to {most:.2f} times fewer bytes, on {tasks_told(rows)}"
+    return Finding("reproduced" if holds else "not reproduced", text,
+                   Interval(least, math.nan, math.nan), keys_of(rows))  # fmt: skip
+
+
+def _gain_of_gain(
+    runs: Mapping[Any, pd.DataFrame], quantized: tuple[str, str], here: int, there: int
+) -> Interval | None:
+    """How many times more `quantized` (actor, communication) gains over fp32 at the pull period
+    `here` than at `there`; None where one is not measured."""
+    plain = (FP32, "fp32")
+    wanted = [(*plain, here), (*quantized, there), (*quantized, here), (*plain, there)]
+    if not {*wanted} <= {*runs}:
+        return None
+    times = [runs[key]["actor_step_s"].to_numpy() for key in wanted]
+    return ratio_of_means(times[:2], times[2:], ALPHA / (2 * TASKS))
