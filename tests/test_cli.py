@@ -205,8 +205,22 @@ def test_records_for_notebooks_are_found_from_where_the_command_is(monkeypatch, 
     monkeypatch.setattr("quarl_nb.render.render_all", lambda *a: given.append(a[2]) or [])
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("quarl_nb.cli.studies.project_root", lambda: POLICIES.parents[1])
+    (tmp_path / "mine").mkdir()
     assert main(["render", "01_ptq_tables", "--set", "records=mine"]) == 0
     assert given == [{"records": str(tmp_path / "mine")}]
+
+
+def test_records_that_are_not_there_are_measured_only_if_notebooks_are_to_measure_anew(
+    monkeypatch, tmp_path, capsys
+):
+    given = []
+    monkeypatch.setattr("quarl_nb.render.render_all", lambda *a: given.append(a[2]) or [])
+    folder = tmp_path / "mistyped"
+    render = ["render", "01_ptq_tables", "--set", f"records={folder}"]
+    assert main(render) == 2
+    assert capsys.readouterr().err == f"error: no records: '{folder}' is not a folder\n"
+    assert main([*render, "--set", "recompute=true"]) == 0
+    assert given == [{"records": str(folder), "recompute": True}]
 
 
 def test_a_zip_without_its_suffix_is_told(monkeypatch, tmp_path, capsys):

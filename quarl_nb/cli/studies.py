@@ -68,6 +68,8 @@ def render_command(options: argparse.Namespace) -> int:
     notebooks = find_notebooks(folder, options.notebooks)
     parameters = _settings(options.set, default_parameters(notebooks))
     if isinstance(parameters.get("records"), str):
+        if not parameters.get("recompute"):  # which measures into a new folder, too
+            _check_folder(Path(parameters["records"]))
         # The notebooks run in their own folder.
         parameters["records"] = str(Path(parameters["records"]).resolve())
     failures = render_all(notebooks, options.out or folder / "rendered", parameters)
@@ -151,9 +153,14 @@ def _store(records: Path | None) -> ResultStore:
     """The records to read; a folder that was named must be there."""
     from quarl_nb.studies import open_records
 
-    if records is not None and not records.is_dir():
-        raise QuarlError(f"no records: '{records}' is not a folder")
+    if records is not None:
+        _check_folder(records)
     return open_records(records)
+
+
+def _check_folder(records: Path) -> None:
+    if not records.is_dir():
+        raise QuarlError(f"no records: '{records}' is not a folder")
 
 
 def _run(study: Study, profile: str, store: ResultStore, workers: int, **options: Any) -> int:
