@@ -109,11 +109,15 @@ def read_notebook(path: Path) -> nbformat.NotebookNode:
 
 
 def default_parameters(notebooks: Sequence[Path]) -> dict[str, Any]:
-    """The parameters of the notebooks with their defaults, an empty list for one of `LISTS`."""
+    """The parameters of the notebooks with their defaults, in place of None what they are like:
+
+    `records` a text, and each of `LISTS` a list of texts.
+    """
     found: dict[str, Any] = {}
     for path in notebooks:
         found |= _parameters_of(path, read_notebook(path))
-    return {name: [] if name in LISTS else value for name, value in found.items()}
+    like = {"records": "", **dict.fromkeys(LISTS, [""])}
+    return {name: like.get(name, value) for name, value in found.items()}
 
 
 def check_parameters(

@@ -114,13 +114,13 @@ def test_wrong_parameters_are_refused_before_running(tmp_path, parameters, messa
 
 
 def test_defaults_of_several_notebooks(tmp_path, monkeypatch):
-    computed = "policies = None\nbits: list\nseed = other = 2\nfolder = open"
+    computed = "policies = records = None\nbits: list\nseed = other = 2\nfolder = open"
     sources = [write_notebook(tmp_path / "a.ipynb")]
     monkeypatch.setitem(globals(), "PARAMETERS", computed)
     sources.append(write_notebook(tmp_path / "b.ipynb"))
     assert render.default_parameters(sources) == {
-        "profile": "quick", "bits": None, "names": ["a"], "policies": [], "seed": 2, "other": 2,
-        "folder": None,
+        "profile": "quick", "bits": None, "names": ["a"], "policies": [""], "records": "",
+        "seed": 2, "other": 2, "folder": None,
     }  # fmt: skip
 
 

@@ -177,26 +177,29 @@ def _add_settings(parser: argparse.ArgumentParser, text: str) -> None:
 
 
 def _settings(texts: Sequence[str], defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """Parsed `--set NAME=VALUE`: JSON, else the bare text; a,b,c where the default is a list."""
+    """Parsed `--set NAME=VALUE`, like the defaults: JSON, else the bare text; lists as a,b,c too.
+
+    What is a text by default, or a list of texts, is taken as it stands, be it a number.
+    """
     settings: dict[str, Any] = {}
     for text in texts:
         name, equals, bare = text.partition("=")
         if not equals or not name:
             raise QuarlError(f"--set {text!r} is not NAME=VALUE")
-        value, default = _value(bare), defaults.get(name)
+        default = defaults.get(name)
+        value = _value(bare, default)
         if isinstance(default, list | tuple) and not isinstance(value, list | None):
-            value = [_value(item) for item in bare.split(",") if item]
-        elif isinstance(default, str) and not isinstance(value, str):
-            value = bare
+            value = [_value(item, *default[:1]) for item in bare.split(",") if item]
         settings[name] = value
     return settings
 
 
-def _value(text: str) -> Any:
+def _value(text: str, default: Any = None) -> Any:
     try:
-        return json.loads(text)
+        value = json.loads(text)
     except ValueError:
         return text
+    return text if isinstance(default, str) and not isinstance(value, str) else value
 
 
 def _shard(text: str) -> tuple[int, int]:
