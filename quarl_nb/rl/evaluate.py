@@ -13,7 +13,7 @@ import torch
 
 from quarl_nb.errors import QuarlError, check_seeds, users_own
 from quarl_nb.rl.atari import is_atari
-from quarl_nb.rl.envs import make_vec, reset_slots
+from quarl_nb.rl.envs import factory_for, make_vec, reset_slots
 from quarl_nb.rl.exploration import RandomActions, random_actions_of
 
 RETURN_DIGITS = 7  # all seventeen would be a third of a record of a thousand episodes
@@ -22,7 +22,8 @@ RETURN_DIGITS = 7  # all seventeen would be a third of a record of a thousand ep
 class Actor(Protocol):
     """What evaluation asks of a policy; `quarl_nb.rl.policy_net.PolicyNet` is one.
 
-    A policy with a `head` (`quarl_nb.rl.spec.Head`) says by it whether its actions are greedy.
+    A policy with a `head` (`quarl_nb.rl.spec.Head`) says by it whether its actions are greedy; one
+    with a `spec` (`quarl_nb.rl.spec.PolicySpec`), whether frames must be turned for it.
     """
 
     def initial_state(self, n: int) -> Any: ...
@@ -97,7 +98,7 @@ def evaluate(
     if random_actions is None:
         random_actions = random_actions_of(getattr(policy, "head", None), env_id)
     started = time.perf_counter()
-    env = make_vec(env_id, n_envs, make=make)
+    env = make_vec(env_id, n_envs, make=make or factory_for(policy, env_id))
     try:
         chance = RandomActions(env.single_action_space, n_envs, random_actions)
         returns, lengths = _run_episodes(policy, env, list(seeds), chance)
