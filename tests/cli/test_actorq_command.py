@@ -10,6 +10,8 @@ import sys
 import textwrap
 from functools import partial
 
+import gymnasium as gym
+import numpy as np
 import psutil
 import pytest
 
@@ -197,6 +199,36 @@ def test_a_precision_of_the_other_runtime_is_told_with_it(capsys):
     assert captured.out == "" and captured.err.endswith(
         "allowed: fp32, int8, int4; with runtime torch: fp16, bf16\n"
     )
+
+
+class Odd(gym.Env):
+    """Begins with three numbers, whatever its space says."""
+
+    action_space = gym.spaces.Discrete(2)
+
+    def __init__(self, space):
+        self.observation_space = space
+
+    def reset(self, seed=None, options=None):
+        super().reset(seed=seed)
+        return np.zeros(3, np.float32), {}
+
+
+BOX = gym.spaces.Box(-1, 1, (4,), np.float32)
+
+
+@pytest.mark.parametrize(("space", "message"), [
+    (gym.spaces.Dict({"wind": BOX}), "unsupported observation space Dict; known: Box"),
+    (BOX, "environment raised ValueError: could not broadcast input array from shape (3,) into "
+          "shape (4,)"),
+])  # fmt: skip
+def test_observations_that_no_learner_can_take_are_one_line(space, message, capsys):
+    gym.register("Odd-v0", Odd, kwargs={"space": space}, disable_env_checker=True)
+    try:
+        assert main([*SERIAL, "--env", "Odd-v0"]) == 2
+    finally:
+        del gym.registry["Odd-v0"]
+    assert capsys.readouterr().err == f"error: {message}\n"
 
 
 SCRIPT = """
