@@ -40,6 +40,8 @@ def export_command(options: argparse.Namespace) -> int:
                       vecnormalize=options.vecnormalize)
     env_id = options.env or net.spec.env_id
     if options.observations is not None:
+        if options.env:
+            check_fits(net, options.env)
         try:
             with options.observations.open("rb") as file:
                 obs = np.lib.format.read_array(file, allow_pickle=False)
@@ -55,7 +57,7 @@ def export_command(options: argparse.Namespace) -> int:
         check_fits(net, env_id)
         obs = record_observations(net, env_id, OBSERVATIONS)
     folder = export_policy(net, options.precision, options.to, obs,
-                           name=Path(options.policy).name, ranges=options.ranges)
+                           name=Path(options.policy).name, ranges=options.ranges, env_id=env_id)
     print(f"{folder}: on the board, `make` and then `python3 benchmark.py`")
     return 0
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import copy
 import json
 
+import numpy as np
 import pytest
 
 from quarl_nb.cli import main
@@ -148,6 +149,15 @@ def test_export_and_import_from_the_command_line(tmp_path, capsys):
     assert list(frame["policy"]) == ["ppo-CartPole-v1"] and frame["observations"][0] == 256
 
 
+@pytest.mark.parametrize("source", ["recorded", "own"])
+def test_an_export_says_where_the_policy_was_told_to_act(tmp_path, source):
+    folder, own = tmp_path / "out", tmp_path / "own.npy"
+    np.save(own, np.zeros((3, 4), np.float32))
+    export = ["export", "ppo-CartPole-v1", "--env", "CartPole-v0", "--to", str(folder)]
+    assert main(export + ["--observations", str(own)] * (source == "own")) == 0
+    assert json.loads((folder / "export.json").read_text())["env_id"] == "CartPole-v0"
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -156,6 +166,10 @@ def test_export_and_import_from_the_command_line(tmp_path, capsys):
         (["export", "ppo-MountainCarContinuous-v0", "--env", "MountainCar-v0", "--to", "x"],
          "actions of shape [1], 'MountainCar-v0' takes 3 discrete actions"),
         (["export", "ppo-CartPole-v1", "--to", "x", "--observations", "no.npy"], "'no.npy'"),
+        (["export", "ppo-CartPole-v1", "--to", "x", "--observations", "no.npy", "--env", "Cart-v1"],
+         "unknown environment 'Cart-v1'"),
+        (["export", "ppo-CartPole-v1", "--to", "x", "--observations", "no.npy", "--env",
+          "Pendulum-v1"], "observations of shape [4], 'Pendulum-v1' gives [3]"),
         (["edge", "import", "nowhere.json"], "cannot read 'nowhere.json'"),
     ],
 )
