@@ -152,7 +152,7 @@ def test_export_and_import_from_the_command_line(tmp_path, capsys):
 @pytest.mark.parametrize("source", ["recorded", "own"])
 def test_an_export_says_where_the_policy_was_told_to_act(tmp_path, source):
     folder, own = tmp_path / "out", tmp_path / "own.npy"
-    np.save(own, np.zeros((3, 4), np.float32))
+    np.save(own, np.ones((3, 4), np.float32))
     export = ["export", "ppo-CartPole-v1", "--env", "CartPole-v0", "--to", str(folder)]
     assert main(export + ["--observations", str(own)] * (source == "own")) == 0
     assert json.loads((folder / "export.json").read_text())["env_id"] == "CartPole-v0"
