@@ -57,6 +57,7 @@ def actorq_command(options: argparse.Namespace) -> int:
     from quarl_nb.rl.checkpoint import has_finite_weights
     from quarl_nb.studies.tasks import TASKS
 
+    meter = EnergyMeter()  # before the learner is made: its country may be unknown
     task = TASKS.get(options.env)
     if task and task.algo != options.algo:
         task = None
@@ -74,7 +75,6 @@ def actorq_command(options: argparse.Namespace) -> int:
         make_writable(options.to)
     if options.record:
         make_file_writable(options.record)
-    meter = EnergyMeter()
     try:
         with meter:
             actorq.learn(options.steps)

@@ -193,6 +193,12 @@ def test_a_device_or_seed_that_there_is_not_is_one_line(option, value, message, 
     assert capsys.readouterr().err == f"error: {message}\n"
 
 
+def test_an_unknown_country_is_told_before_the_learner_is_made(monkeypatch, capsys):
+    monkeypatch.setenv("QUARL_COUNTRY", "XYZ")
+    assert main([*SERIAL, "--env", "CartPol-v1"]) == 2  # nor the environment looked for
+    assert capsys.readouterr().err.startswith("error: no grid intensity of country 'XYZ'; ")
+
+
 def test_a_precision_of_the_other_runtime_is_told_with_it(capsys):
     assert main([*SERIAL, "--env", "CartPole-v1", "--precision", "fp16"]) == 2
     captured = capsys.readouterr()
