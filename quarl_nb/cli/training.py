@@ -34,10 +34,10 @@ def train_all(names: Sequence[str], hours: float | None, workers: int) -> int:
 
 
 def _tell_unfinished(names: Sequence[str]) -> None:
-    from quarl_nb.rl.zoo import is_published
+    from quarl_nb.rl.zoo import is_settled
 
     for name in names:
-        if not is_published(name):
+        if not is_settled(name):
             print(f"{name}: {_state(name)} as the time was over; the same command goes on",
                   file=sys.stderr)  # fmt: skip
 

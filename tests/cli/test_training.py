@@ -129,6 +129,23 @@ def test_the_list_names_what_cannot_be_read_and_what_was_stopped_early(project, 
     assert {name for name in (PPO, A2C, DQN) if any(name in row for row in rows)} == {PPO, DQN}
 
 
+def test_a_trained_policy_that_waits_to_be_trained_anew_is_told_and_listed(
+    project, table_4, capsys
+):
+    published(PPO)
+    nearly_done(PPO)  # by an earlier --retrain
+    published(A2C)
+    state = "trained; again at step 99,936 of 100,000"
+    assert main(["train", PPO, A2C, "--retrain", "--hours", "1e-12", "--workers", "1"]) == 0
+    told = f"{PPO}: {state} as the time was over; the same command goes on\n"
+    assert capsys.readouterr().err == told
+    assert main(["train", "--list"]) == 0
+    rows = capsys.readouterr().out.splitlines()
+    found = {line.split()[0]: line.split(maxsplit=3)[3] for line in rows if "Table 4" in line}
+    assert found[PPO] == state and found[A2C] == "trained"
+    assert rows[-1] == "Table 4: 2 of 36 policies trained"
+
+
 def test_the_list_of_what_is_missing_for_table_4(project, table_4, capsys):
     nearly_done(PPO)
     published(A2C)
