@@ -13,7 +13,7 @@ from typing import Any
 import nbformat
 
 from quarl_nb.errors import QuarlError, check_choice
-from quarl_nb.paths import project_root, write_atomically
+from quarl_nb.paths import make_file_writable, project_root, write_atomically
 
 logger = logging.getLogger(__name__)
 
@@ -48,6 +48,7 @@ def render_notebook(
     path, out = Path(path), Path(out)
     notebook = read_notebook(path)
     check_parameters(path, notebook, parameters or {})
+    make_file_writable(out)  # or it would be told after minutes
     trace = out.with_suffix(".error.txt")
     try:
         done = _execute(notebook, path, dict(parameters or {}))

@@ -157,6 +157,17 @@ def test_all_are_checked_before_the_first_runs(tmp_path):
     assert not (tmp_path / "nb" / "ran").exists()
 
 
+def test_an_output_that_cannot_be_written_is_told_before_anything_runs(tmp_path):
+    source = write_notebook(tmp_path / "nb" / "a.ipynb", "open('ran', 'w')")
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(QuarlError, match="cannot write to '.*/file': File exists"):
+        render_all([source], tmp_path / "file")
+    (tmp_path / "out" / "a.ipynb").mkdir(parents=True)
+    with pytest.raises(QuarlError, match="cannot write to '.*/out/a.ipynb': a folder"):
+        render_all([source], tmp_path / "out")
+    assert not (tmp_path / "nb" / "ran").exists()
+
+
 def test_notebooks_are_found_by_name(tmp_path):
     for name in ("b", "a", "c"):
         write_notebook(tmp_path / f"{name}.ipynb")
