@@ -176,7 +176,12 @@ def test_ctrl_c_exits_with_130(fakes, monkeypatch, capsys):
 
     monkeypatch.setattr(studies, "get_study", interrupt)
     assert main(["run", "fake"]) == 130
-    assert "interrupted" in capsys.readouterr().err
+    told = "interrupted: what was finished is kept, the same command goes on\n"
+    assert capsys.readouterr().err == told
+    for command in ("evaluate", "quantize"):  # which keep nothing
+        monkeypatch.setattr("quarl_nb.cli.policies.policy_source", interrupt)
+        assert main([command, "ppo-CartPole-v1"]) == 130
+        assert capsys.readouterr().err == "interrupted\n"
 
 
 def test_settings_follow_the_type_of_the_default():
