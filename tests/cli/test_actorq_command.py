@@ -131,6 +131,19 @@ def test_a_checkpoint_that_is_a_folder_or_of_another_network_is_one_line(tmp_pat
     assert capsys.readouterr().err.startswith(told)
 
 
+def test_a_new_folder_is_left_only_with_a_policy_in_it(tmp_path, capsys, monkeypatch):
+    def interrupted(task):
+        raise KeyboardInterrupt
+
+    command, new = [*SERIAL, "--env", "CartPole-v1", "--to"], tmp_path / "new"
+    assert main([*command, str(new), "--steps", "0"]) == 2 and not new.exists()
+    monkeypatch.setattr("quarl_nb.actorq.serial.Actor", interrupted)
+    record = new / "run.json"
+    assert main([*command, str(new), "--record", str(record)]) == 130 and not new.exists()
+    new.mkdir()  # by the user
+    assert main([*command, str(new)]) == 130 and new.is_dir()
+
+
 def test_what_is_stopped_before_its_first_step_leaves_an_earlier_policy_alone(
     tmp_path, capsys, monkeypatch
 ):
