@@ -21,7 +21,8 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     train.add_argument("--workers", type=int, metavar="N",
                        help="how many at once, a core each (default: the cores there are)")
     train.add_argument("--list", action="store_true",
-                       help="list the policies (with --missing: those not trained) and stop")
+                       help="list the policies, or those named, and stop (with --missing: those of "
+                            "them that are not trained)")
 
     evaluate = command(evaluate_command, "ppo-CartPole-v1 --precision int8 --episodes 20")
     quantize = command(quantize_command, "my_sb3_model.zip --bits 8 --env CartPole-v1")
@@ -47,7 +48,7 @@ def train_command(options: argparse.Namespace) -> int:
     from quarl_nb.rl.zoo import wanted_policies
 
     if options.list:
-        list_policies(options.missing)
+        list_policies(options.names, options.missing)
         return 0
     if options.hours is not None and not 0 < options.hours < math.inf:
         raise QuarlError(f"--hours must be finite and above 0, not {options.hours}")

@@ -160,9 +160,19 @@ def test_the_list_of_what_is_missing_for_table_4(project, table_4, capsys):
     assert f"{A2C:<36}Table 4  trained" in capsys.readouterr().out
 
 
+def test_the_list_of_named_policies_is_of_these_alone(project, table_4, capsys):
+    published(A2C)
+    assert main(["train", PPO, A2C, PPO, "--list"]) == 0
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert rows == [[PPO, "Table", "4", "missing"], [A2C, "Table", "4", "trained"]]
+    assert main(["train", PPO, A2C, "--list", "--missing"]) == 0
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == [PPO]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (["ppo-CartPole", "--list"], "unknown policy 'ppo-CartPole'; did you mean 'ppo-CartPole"),
         (["--workers", "0"], "--workers must be at least 1, not 0"),
         (["--hours", "-1"], "--hours must be finite and above 0, not -1.0"),
         (["--hours", "nan"], "--hours must be finite and above 0, not nan"),
