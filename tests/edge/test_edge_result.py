@@ -9,6 +9,7 @@ import pytest
 from quarl_nb.cli import main
 from quarl_nb.edge.result import import_result
 from quarl_nb.errors import QuarlError
+from quarl_nb.rl.policies import save_policy
 from quarl_nb.store import ResultStore
 
 MEASURED = {
@@ -131,8 +132,20 @@ def test_what_is_no_file_or_no_json_is_one_clear_line(tmp_path):
     with pytest.raises(QuarlError, match="cannot read .*No such file"):
         import_result(tmp_path / "nowhere.json", ResultStore(tmp_path))
     (tmp_path / "text").write_text("hello")
-    with pytest.raises(QuarlError, match="is not JSON"):
-        import_result(tmp_path / "text", ResultStore(tmp_path))
+    (tmp_path / "nested").write_text(100_000 * "[")
+    for name in ("text", "nested"):
+        with pytest.raises(QuarlError, match=f"{name}' is not JSON"):
+            import_result(tmp_path / name, ResultStore(tmp_path))
+
+
+def test_a_policy_is_named_after_its_folder_from_inside_it_too(make_policy, tmp_path, monkeypatch):
+    net = make_policy((6,), ("linear", {"in_features": 6, "out_features": 2}))
+    save_policy(net, tmp_path / "mine", {})
+    np.save(tmp_path / "obs.npy", np.ones((3, 6), np.float32))
+    monkeypatch.chdir(tmp_path / "mine")
+    for source in (".", "../mine/", str(tmp_path / "mine")):
+        assert main(["export", source, "--to", "../out", "--observations", "../obs.npy"]) == 0
+        assert json.loads((tmp_path / "out" / "export.json").read_text())["policy"] == "mine"
 
 
 def test_export_and_import_from_the_command_line(tmp_path, capsys):
