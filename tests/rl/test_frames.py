@@ -28,11 +28,11 @@ class Stripes(gym.Env):
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
         self.left = 3
-        return self.frame, {}
+        return self.frame.copy(), {}
 
     def step(self, action):
         self.left -= 1
-        return self.frame, 1.0, self.left == 0, False, {}
+        return self.frame.copy(), 1.0, self.left == 0, False, {}
 
 
 @pytest.fixture(autouse=True)
