@@ -13,7 +13,7 @@ import torch
 from quarl_nb.errors import QuarlError
 from quarl_nb.quant import parse_precision
 from quarl_nb.report.losses import paired_losses
-from quarl_nb.rl.envs import make_vec
+from quarl_nb.rl.envs import factory_for, make_vec
 from quarl_nb.rl.exploration import random_actions_of
 from quarl_nb.rl.policies import PolicyNet, load_policy
 from quarl_nb.studies.policies import Subject
@@ -62,7 +62,8 @@ def quantize_table(
     if episodes < 2:
         raise QuarlError(f"{episodes} episodes give no interval: at least 2")
     check_fits(net, env_id)
-    subject = Subject(Path(str(source)).stem, net.spec.algo, env_id, net)
+    name, make = Path(str(source)).stem, factory_for(net, env_id)
+    subject = Subject(name, net.spec.algo, env_id, net, make)
     budget = {"episodes": episodes, "first_seed": first_seed,
               "random_actions": random_actions_of(net.spec.head, env_id)}  # fmt: skip
     records = _measure(subject, formats, budget)
@@ -93,7 +94,7 @@ def check_fits(net: PolicyNet, env_id: str) -> None:
     Raises:
         QuarlError: names what the policy has and what the environment wants.
     """
-    env = make_vec(env_id, 1)
+    env = make_vec(env_id, 1, make=factory_for(net, env_id))
     observations, actions = env.single_observation_space, env.single_action_space
     env.close()
     shape, head = net.spec.obs_shape, net.spec.head

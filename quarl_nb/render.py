@@ -13,7 +13,7 @@ from typing import Any
 import nbformat
 
 from quarl_nb.errors import QuarlError, check_choice
-from quarl_nb.paths import project_root, write_atomically
+from quarl_nb.paths import make_file_writable, project_root, write_atomically
 
 logger = logging.getLogger(__name__)
 
@@ -48,6 +48,7 @@ def render_notebook(
     path, out = Path(path), Path(out)
     notebook = read_notebook(path)
     check_parameters(path, notebook, parameters or {})
+    make_file_writable(out)  # or it would be told after minutes
     trace = out.with_suffix(".error.txt")
     try:
         done = _execute(notebook, path, dict(parameters or {}))
@@ -109,11 +110,15 @@ def read_notebook(path: Path) -> nbformat.NotebookNode:
 
 
 def default_parameters(notebooks: Sequence[Path]) -> dict[str, Any]:
-    """The parameters of the notebooks with their defaults, an empty list for one of `LISTS`."""
+    """The parameters of the notebooks with their defaults, in place of None what they are like:
+
+    `records` a text, and each of `LISTS` a list of texts.
+    """
     found: dict[str, Any] = {}
     for path in notebooks:
         found |= _parameters_of(path, read_notebook(path))
-    return {name: [] if name in LISTS else value for name, value in found.items()}
+    like = {"records": "", **dict.fromkeys(LISTS, [""])}
+    return {name: like.get(name, value) for name, value in found.items()}
 
 
 def check_parameters(

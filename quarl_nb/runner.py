@@ -14,6 +14,7 @@ from typing import Any
 from tqdm import tqdm
 
 from quarl_nb import provenance
+from quarl_nb.energy import EnergyMeter
 from quarl_nb.errors import QuarlError, check_at_least
 from quarl_nb.store import ResultStore
 from quarl_nb.study import Cell, Study, resolve_parameters
@@ -56,7 +57,7 @@ def run_study(
         progress: show a bar on stderr (only on a terminal, and not under CI).
 
     Raises:
-        QuarlError: bad arguments, or records cannot be written.
+        QuarlError: bad arguments, an unknown QUARL_COUNTRY, or records cannot be written.
         KeyboardInterrupt: on Ctrl-C, after the workers have ended; finished records stay.
     """
     check_at_least(1, workers=workers)
@@ -64,6 +65,7 @@ def run_study(
     missing = [job for job in jobs if recompute or not store.has(study.name, profile, job.key)]
     if not missing:
         return RunSummary(done=0, skipped=len(jobs), failed=0, total=len(jobs))
+    EnergyMeter()  # an unknown country is to be told here, not by every cell
     store.prepare(study.name, profile)
     task = Task(study, profile, store, provenance.collect())
     done, errors = 0, []

@@ -176,17 +176,23 @@ def test_ctrl_c_exits_with_130(fakes, monkeypatch, capsys):
 
     monkeypatch.setattr(studies, "get_study", interrupt)
     assert main(["run", "fake"]) == 130
-    assert "interrupted" in capsys.readouterr().err
+    told = "interrupted: what was finished is kept, the same command goes on\n"
+    assert capsys.readouterr().err == told
+    for command in ("evaluate", "quantize"):  # which keep nothing
+        monkeypatch.setattr("quarl_nb.cli.policies.policy_source", interrupt)
+        assert main([command, "ppo-CartPole-v1"]) == 130
+        assert capsys.readouterr().err == "interrupted\n"
 
 
 def test_settings_follow_the_type_of_the_default():
     defaults = {"n": 1, "names": ["a"], "one": ["a"], "all": [], "name": "x", "quoted": "x",
-                "widths": [1]}  # fmt: skip
+                "widths": [1], "seeds": [], "years": ["a"], "mixed": ["a"]}  # fmt: skip
     texts = ["n=2", "names=b,c", "one=b", "all=null", "name=3", 'quoted="y"', "widths=[4, 5]",
-             "other=true"]  # fmt: skip
+             "seeds=1,2", "years=2024", 'mixed=1,"b",true', "other=true"]  # fmt: skip
     assert _settings(texts, defaults) == {
         "n": 2, "names": ["b", "c"], "one": ["b"], "all": None, "name": "3", "quoted": "y",
-        "widths": [4, 5], "other": True,
+        "widths": [4, 5], "seeds": [1, 2], "years": ["2024"], "mixed": ["1", "b", "true"],
+        "other": True,
     }  # fmt: skip
     with pytest.raises(QuarlError, match="'=3' is not NAME=VALUE"):
         _settings(["=3"], {})
@@ -196,8 +202,10 @@ def test_lists_of_notebooks_are_split_as_those_of_studies(monkeypatch):
     given = []
     monkeypatch.setattr("quarl_nb.render.render_all", lambda *a: given.append(a[2]) or [])
     assert main(["render", "00_tour", "--set", "bits=8,4", "--set", "policy=my,net"]) == 0
-    assert main(["render", "01_ptq_tables", "--set", "policies=ppo-CartPole-v1"]) == 0
-    assert given == [{"bits": [8, 4], "policy": "my,net"}, {"policies": ["ppo-CartPole-v1"]}]
+    assert main(["render", "01_ptq_tables", "--set", "policies=2024"]) == 0
+    assert main(["render", "01_ptq_tables", "--set", "policies=null"]) == 0
+    assert given == [{"bits": [8, 4], "policy": "my,net"}, {"policies": ["2024"]},
+                     {"policies": None}]  # fmt: skip
 
 
 def test_records_for_notebooks_are_found_from_where_the_command_is(monkeypatch, tmp_path):
@@ -205,8 +213,23 @@ def test_records_for_notebooks_are_found_from_where_the_command_is(monkeypatch, 
     monkeypatch.setattr("quarl_nb.render.render_all", lambda *a: given.append(a[2]) or [])
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("quarl_nb.cli.studies.project_root", lambda: POLICIES.parents[1])
-    assert main(["render", "01_ptq_tables", "--set", "records=mine"]) == 0
-    assert given == [{"records": str(tmp_path / "mine")}]
+    for name in ("mine", "2024"):
+        (tmp_path / name).mkdir()
+        assert main(["render", "01_ptq_tables", "--set", f"records={name}"]) == 0
+        assert given.pop() == {"records": str(tmp_path / name)}
+
+
+def test_records_that_are_not_there_are_measured_only_if_notebooks_are_to_measure_anew(
+    monkeypatch, tmp_path, capsys
+):
+    given = []
+    monkeypatch.setattr("quarl_nb.render.render_all", lambda *a: given.append(a[2]) or [])
+    folder = tmp_path / "mistyped"
+    render = ["render", "01_ptq_tables", "--set", f"records={folder}"]
+    assert main(render) == 2
+    assert capsys.readouterr().err == f"error: no records: '{folder}' is not a folder\n"
+    assert main([*render, "--set", "recompute=true"]) == 0
+    assert given == [{"records": str(folder), "recompute": True}]
 
 
 def test_a_zip_without_its_suffix_is_told(monkeypatch, tmp_path, capsys):

@@ -114,13 +114,13 @@ def test_wrong_parameters_are_refused_before_running(tmp_path, parameters, messa
 
 
 def test_defaults_of_several_notebooks(tmp_path, monkeypatch):
-    computed = "policies = None\nbits: list\nseed = other = 2\nfolder = open"
+    computed = "policies = records = None\nbits: list\nseed = other = 2\nfolder = open"
     sources = [write_notebook(tmp_path / "a.ipynb")]
     monkeypatch.setitem(globals(), "PARAMETERS", computed)
     sources.append(write_notebook(tmp_path / "b.ipynb"))
     assert render.default_parameters(sources) == {
-        "profile": "quick", "bits": None, "names": ["a"], "policies": [], "seed": 2, "other": 2,
-        "folder": None,
+        "profile": "quick", "bits": None, "names": ["a"], "policies": [""], "records": "",
+        "seed": 2, "other": 2, "folder": None,
     }  # fmt: skip
 
 
@@ -154,6 +154,17 @@ def test_all_are_checked_before_the_first_runs(tmp_path):
     write_notebook(tmp_path / "nb" / "b.ipynb", tags=())
     with pytest.raises(QuarlError, match="b.ipynb' has 0 cells"):
         render_all(find_notebooks(tmp_path / "nb"), tmp_path / "out")
+    assert not (tmp_path / "nb" / "ran").exists()
+
+
+def test_an_output_that_cannot_be_written_is_told_before_anything_runs(tmp_path):
+    source = write_notebook(tmp_path / "nb" / "a.ipynb", "open('ran', 'w')")
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(QuarlError, match="cannot write to '.*/file': File exists"):
+        render_all([source], tmp_path / "file")
+    (tmp_path / "out" / "a.ipynb").mkdir(parents=True)
+    with pytest.raises(QuarlError, match="cannot write to '.*/out/a.ipynb': a folder"):
+        render_all([source], tmp_path / "out")
     assert not (tmp_path / "nb" / "ran").exists()
 
 

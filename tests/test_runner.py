@@ -143,6 +143,13 @@ def test_bad_arguments_are_refused_before_anything_runs(store, options, message)
     assert not store.root.exists()
 
 
+def test_an_unknown_country_is_told_once_and_before_anything_runs(store, monkeypatch):
+    monkeypatch.setenv("QUARL_COUNTRY", "XYZ")
+    with pytest.raises(QuarlError, match="no grid intensity of country 'XYZ'"):
+        run(store)
+    assert not store.root.exists()
+
+
 def test_a_study_that_cannot_be_sent_is_refused(store):
     class Local(FakeStudy):
         pass

@@ -16,6 +16,7 @@ from quarl_nb.rl.envs import make_env
 from quarl_nb.rl.fast_cnn import training_dtype
 from quarl_nb.rl.half_dqn import HalfDQNPolicy
 from quarl_nb.rl.recipes import linear
+from quarl_nb.rl.sb3_spaces import obs_of
 
 ALGORITHMS: dict[str, type[OffPolicyAlgorithm]] = {
     "d4pg": D4PG, "ddpg": DDPG, "dqn": DQN, "sac": SAC, "td3": TD3,
@@ -50,9 +51,9 @@ def make_algorithm(
             from there to 0, as the RL Zoo writes it.
 
     Raises:
-        QuarlError: an unknown algorithm or environment, an algorithm that cannot act there, a
-            seed or device that there is not, networks that do not fit into its memory, autocast of
-            another algorithm than D4PG and DQN.
+        QuarlError: an unknown algorithm or environment, an algorithm that cannot act there,
+            observations of another space than Box, a seed or device that there is not, networks
+            that do not fit into its memory, autocast of another algorithm than D4PG and DQN.
     """
     kind = ALGORITHMS[check_choice("algorithm of ActorQ", algo, ALGORITHMS)]
     check_at_least(1, width=width, critic_width=critic_width)
@@ -73,6 +74,7 @@ def make_algorithm(
     network = dict(net_arch=hidden, optimizer_kwargs=dict(fused=fused))
     env = make_env(env_id)
     try:
+        obs_of(env.observation_space)
         return kind(
             policy, env, policy_kwargs=network, seed=seed, device=device, **options
         )  # type: ignore[call-arg]  # SB3's base class has other parameters than its algorithms

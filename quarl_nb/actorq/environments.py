@@ -19,7 +19,7 @@ from torch import nn
 
 from quarl_nb.errors import QuarlError, brief, one_line, users_own
 from quarl_nb.rl.atari import is_atari
-from quarl_nb.rl.envs import make_env, silence_mujoco_deprecations
+from quarl_nb.rl.envs import channels_first, make_env, silence_mujoco_deprecations
 from quarl_nb.rl.spec import PolicySpec
 
 MONITOR = "stable_baselines3.common.monitor:Monitor"
@@ -47,22 +47,8 @@ def env_factory(
         raise QuarlError(f"env is a {type(env).__name__}, not a name or a function that makes one")
     vec = algorithm.env
     if isinstance(vec, VecTransposeImage) and not vec.skip:
-        return partial(_channels_first, make, algorithm.observation_space.shape)
+        return partial(channels_first, make, algorithm.observation_space.shape)
     return make
-
-
-def _channels_first(make: Callable[[], gym.Env], shape: tuple[int, ...] | None) -> gym.Env:
-    """An environment of frames ``[channels, height, width]``, as SB3 turns them for its policies.
-
-    Args:
-        shape: of the policy's observations; an environment that has it already is left as it is.
-    """
-    env = make()
-    if not isinstance(env, gym.Env) or env.observation_space.shape == shape:
-        return env
-    with users_own("turning frames to channels first"):
-        space = VecTransposeImage.transpose_space(env.observation_space)  # type: ignore[arg-type]
-        return gym.wrappers.TransformObservation(env, VecTransposeImage.transpose_image, space)
 
 
 def _like_the_algorithms(algorithm: OffPolicyAlgorithm) -> Callable[[], gym.Env]:

@@ -36,7 +36,7 @@ class Learner(Timed):
 
     Raises:
         QuarlError: the algorithm cannot be fed from outside (on-policy, several environments,
-            normalized observations, memory-saving buffer).
+            normalized observations, memory-saving buffer), or its environment raised something.
     """
 
     def __init__(
@@ -52,7 +52,8 @@ class Learner(Timed):
         check_algorithm(algorithm)
         keep_freed_memory()
         self.algorithm, self.settings = algorithm, settings
-        algorithm._setup_learn(0, reset_num_timesteps=not resumed)
+        with users_own("environment"):  # which it resets
+            algorithm._setup_learn(0, reset_num_timesteps=not resumed)
         algorithm._total_timesteps = total_steps  # what schedules count down from
         self.updates = updates
         self._feed = ReplayFeed(algorithm, settings)

@@ -13,6 +13,11 @@ import quarl_nb
 from quarl_nb.cli import actorq, edge, policies, studies
 from quarl_nb.errors import QuarlError
 
+# Of the others, nothing is left when they are interrupted; actorq, which hears Ctrl-C itself once
+# it trains, says what it saves.
+GO_ON = (studies.run_command, studies.render_command, studies.reproduce_command,
+         policies.train_command)  # fmt: skip
+
 
 class Parser(argparse.ArgumentParser):
     """Bad usage is one line, as every other bad input; `--help` has the rest."""
@@ -36,7 +41,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
-        print("interrupted: what was finished is kept, the same command goes on", file=sys.stderr)
+        goes_on = ": what was finished is kept, the same command goes on"
+        print(f"interrupted{goes_on if options.command in GO_ON else ''}", file=sys.stderr)
         return 130
     except BrokenPipeError:
         # Its reader has seen enough (`| head`); the interpreter must not flush into it once more.

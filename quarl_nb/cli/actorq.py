@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,7 @@ from quarl_nb.errors import QuarlError
 if TYPE_CHECKING:
     from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 
-    from quarl_nb.actorq import Result
+    from quarl_nb.actorq import ActorQ, Result
     from quarl_nb.energy import EnergyMeter
 
 SETTINGS = ("precision", "runtime", "n_actors", "envs_per_actor", "pull_period",
@@ -53,10 +54,10 @@ def actorq_command(options: argparse.Namespace) -> int:
     from quarl_nb.actorq import ActorQ, Saving
     from quarl_nb.actorq.algorithms import make_algorithm
     from quarl_nb.energy import EnergyMeter
-    from quarl_nb.paths import make_file_writable, make_writable
-    from quarl_nb.rl.checkpoint import has_finite_weights
+    from quarl_nb.paths import make_file_writable
     from quarl_nb.studies.tasks import TASKS
 
+    meter = EnergyMeter()  # before the learner is made: its country may be unknown
     task = TASKS.get(options.env)
     if task and task.algo != options.algo:
         task = None
@@ -70,11 +71,35 @@ def actorq_command(options: argparse.Namespace) -> int:
     settings: dict[str, Any] = {name: getattr(options, name) for name in SETTINGS}
     saving = Saving(checkpoint=options.checkpoint)
     actorq = ActorQ(learner, options.env, options.engine, saving, **settings)
-    if options.to:
-        make_writable(options.to)
-    if options.record:
-        make_file_writable(options.record)
-    meter = EnergyMeter()
+    with _folder_to_fill(options.to):
+        if options.record:
+            make_file_writable(options.record)
+        return _learn(actorq, meter, options)
+
+
+@contextmanager
+def _folder_to_fill(folder: Path | None) -> Iterator[None]:
+    """Make the folder, if need be; where nothing was saved in it, it is not left behind."""
+    from quarl_nb.paths import make_writable
+
+    if folder is None:
+        yield
+        return
+    is_new = not folder.exists()
+    make_writable(folder)
+    try:
+        yield
+    finally:
+        if is_new:
+            with suppress(OSError):  # it is not empty
+                folder.rmdir()
+
+
+def _learn(actorq: ActorQ, meter: EnergyMeter, options: argparse.Namespace) -> int:
+    """Train, tell, save: the exit status."""
+    from quarl_nb.rl.checkpoint import has_finite_weights
+
+    learner = actorq.algorithm
     try:
         with meter:
             actorq.learn(options.steps)

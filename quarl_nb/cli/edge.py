@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -40,6 +41,8 @@ def export_command(options: argparse.Namespace) -> int:
                       vecnormalize=options.vecnormalize)
     env_id = options.env or net.spec.env_id
     if options.observations is not None:
+        if options.env:
+            check_fits(net, options.env)
         try:
             with options.observations.open("rb") as file:
                 obs = np.lib.format.read_array(file, allow_pickle=False)
@@ -54,8 +57,9 @@ def export_command(options: argparse.Namespace) -> int:
     else:
         check_fits(net, env_id)
         obs = record_observations(net, env_id, OBSERVATIONS)
+    name = os.path.basename(os.path.abspath(options.policy))  # "." has one, too
     folder = export_policy(net, options.precision, options.to, obs,
-                           name=Path(options.policy).name, ranges=options.ranges)
+                           name=name, ranges=options.ranges, env_id=env_id)
     print(f"{folder}: on the board, `make` and then `python3 benchmark.py`")
     return 0
 

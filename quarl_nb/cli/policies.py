@@ -21,7 +21,8 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     train.add_argument("--workers", type=int, metavar="N",
                        help="how many at once, a core each (default: the cores there are)")
     train.add_argument("--list", action="store_true",
-                       help="list the policies (with --missing: those not trained) and stop")
+                       help="list the policies, or those named, and stop (with --missing: those of "
+                            "them that are not trained)")
 
     evaluate = command(evaluate_command, "ppo-CartPole-v1 --precision int8 --episodes 20")
     quantize = command(quantize_command, "my_sb3_model.zip --bits 8 --env CartPole-v1")
@@ -47,7 +48,7 @@ def train_command(options: argparse.Namespace) -> int:
     from quarl_nb.rl.zoo import wanted_policies
 
     if options.list:
-        list_policies(options.missing)
+        list_policies(options.names, options.missing)
         return 0
     if options.hours is not None and not 0 < options.hours < math.inf:
         raise QuarlError(f"--hours must be finite and above 0, not {options.hours}")
@@ -63,6 +64,7 @@ def evaluate_command(options: argparse.Namespace) -> int:
     from quarl_nb.inference import fast_policy
     from quarl_nb.quant import parse_precision
     from quarl_nb.quantize import check_fits
+    from quarl_nb.rl.envs import factory_for
     from quarl_nb.rl.evaluate import evaluate
     from quarl_nb.rl.policies import load_policy
     from quarl_nb.studies.ptq import quantize_policy
@@ -77,7 +79,7 @@ def evaluate_command(options: argparse.Namespace) -> int:
     check_fits(net, env_id)
     quantized = quantize_policy(net, precision, env_id)
     seeds = range(options.seed, options.seed + options.episodes)
-    result = evaluate(fast_policy(quantized), env_id, seeds)
+    result = evaluate(fast_policy(quantized), env_id, seeds, make=factory_for(net, env_id))
     share = result.random_actions
     drawn = f" with {share:.0%} of actions at random" if share else ""
     speed = sum(result.lengths) / result.wall_s

@@ -68,6 +68,8 @@ def render_command(options: argparse.Namespace) -> int:
     notebooks = find_notebooks(folder, options.notebooks)
     parameters = _settings(options.set, default_parameters(notebooks))
     if isinstance(parameters.get("records"), str):
+        if not parameters.get("recompute"):  # which measures into a new folder, too
+            _check_folder(Path(parameters["records"]))
         # The notebooks run in their own folder.
         parameters["records"] = str(Path(parameters["records"]).resolve())
     failures = render_all(notebooks, options.out or folder / "rendered", parameters)
@@ -151,9 +153,14 @@ def _store(records: Path | None) -> ResultStore:
     """The records to read; a folder that was named must be there."""
     from quarl_nb.studies import open_records
 
-    if records is not None and not records.is_dir():
-        raise QuarlError(f"no records: '{records}' is not a folder")
+    if records is not None:
+        _check_folder(records)
     return open_records(records)
+
+
+def _check_folder(records: Path) -> None:
+    if not records.is_dir():
+        raise QuarlError(f"no records: '{records}' is not a folder")
 
 
 def _run(study: Study, profile: str, store: ResultStore, workers: int, **options: Any) -> int:
@@ -170,26 +177,29 @@ def _add_settings(parser: argparse.ArgumentParser, text: str) -> None:
 
 
 def _settings(texts: Sequence[str], defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """Parsed `--set NAME=VALUE`: JSON, else the bare text; a,b,c where the default is a list."""
+    """Parsed `--set NAME=VALUE`, like the defaults: JSON, else the bare text; lists as a,b,c too.
+
+    What is a text by default, or a list of texts, is taken as it stands, be it a number.
+    """
     settings: dict[str, Any] = {}
     for text in texts:
         name, equals, bare = text.partition("=")
         if not equals or not name:
             raise QuarlError(f"--set {text!r} is not NAME=VALUE")
-        value, default = _value(bare), defaults.get(name)
+        default = defaults.get(name)
+        value = _value(bare, default)
         if isinstance(default, list | tuple) and not isinstance(value, list | None):
-            value = [_value(item) for item in bare.split(",") if item]
-        elif isinstance(default, str) and not isinstance(value, str):
-            value = bare
+            value = [_value(item, *default[:1]) for item in bare.split(",") if item]
         settings[name] = value
     return settings
 
 
-def _value(text: str) -> Any:
+def _value(text: str, default: Any = None) -> Any:
     try:
-        return json.loads(text)
+        value = json.loads(text)
     except ValueError:
         return text
+    return text if isinstance(default, str) and not isinstance(value, str) else value
 
 
 def _shard(text: str) -> tuple[int, int]:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from quarl_nb.errors import QuarlError
+from quarl_nb.errors import QuarlError, check_choice
 from quarl_nb.processes import (
     SPAWN,
     STOP_S,
@@ -34,10 +34,10 @@ def train_all(names: Sequence[str], hours: float | None, workers: int) -> int:
 
 
 def _tell_unfinished(names: Sequence[str]) -> None:
-    from quarl_nb.rl.zoo import is_published
+    from quarl_nb.rl.zoo import is_settled
 
     for name in names:
-        if not is_published(name):
+        if not is_settled(name):
             print(f"{name}: {_state(name)} as the time was over; the same command goes on",
                   file=sys.stderr)  # fmt: skip
 
@@ -87,22 +87,31 @@ def _train_each(names: Iterable[str], deadline: float | None, show_bar: bool = T
     return failed
 
 
-def list_policies(missing: bool) -> None:
-    """Print every policy (or those not trained yet) with its state, and the count of Table 4.
+def list_policies(names: Sequence[str], missing: bool) -> None:
+    """Print the named policies, else every one with the count of Table 4, with their states.
 
     The state of one that cannot be read is what is wrong with it.
+
+    Args:
+        missing: only those not trained yet.
+
+    Raises:
+        QuarlError: no such policy.
     """
     from quarl_nb.report.paper import published_ptq
     from quarl_nb.rl.recipes import recipes
 
-    states = {name: _state(name) for name in recipes()}
+    known = recipes()
+    named = dict.fromkeys(check_choice("policy", name, known) for name in names)
+    states = {name: _state(name) for name in named or known}
     table = published_ptq()
     table_4 = {f"{row.algo}-{row.env_id}" for row in table.itertuples()}
     for name, state in states.items():
         if not missing or not state.startswith("trained"):
             print(f"{name:<36}{'Table 4' if name in table_4 else '':<9}{state}")
-    trained = sum(states.get(name, "").startswith("trained") for name in table_4)
-    print(f"Table 4: {trained} of {len(table_4)} policies trained")
+    if not named:
+        trained = sum(states.get(name, "").startswith("trained") for name in table_4)
+        print(f"Table 4: {trained} of {len(table_4)} policies trained")
 
 
 def _state(name: str) -> str:

@@ -43,6 +43,7 @@ def export_policy(
     *,
     name: str,
     ranges: str = "minmax",
+    env_id: str | None = None,
 ) -> Path:
     """Write the policy as ONNX and as C, with recorded observations to check both on the board.
 
@@ -56,6 +57,7 @@ def export_policy(
         observations: raw, ``[n, *obs_shape]``; they also calibrate the simulated policy.
         name: of the policy, for its records.
         ranges: how the ranges of integers are set; see `parse_precision`.
+        env_id: where the board's policy acts (default: what the policy says).
 
     Raises:
         QuarlError: a layer, head or precision without a form in C or ONNX Runtime, bad weights,
@@ -86,7 +88,7 @@ def export_policy(
         "test_vectors.h": _test_vectors(obs, outputs, actions, tolerances),
         "export.json": json.dumps({
             "format_version": FORMAT_VERSION, "policy": name, "precision": precision,
-            "ranges": ranges, "algo": net.spec.algo, "env_id": net.spec.env_id,
+            "ranges": ranges, "algo": net.spec.algo, "env_id": env_id or net.spec.env_id,
             "network": source.widths, "head": head_of(net),
             "obs_dtype": obs.dtype.name, "observations": len(obs), **tolerances,
             "weight_bytes": weight_bytes(net, parsed), "onnx_bytes": len(model),

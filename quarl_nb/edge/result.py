@@ -36,7 +36,7 @@ def import_result(path: str | Path, store: ResultStore) -> list[Path]:
         result = json.loads(path.read_bytes())
     except OSError as error:
         raise QuarlError(f"cannot read '{path}': {error.strerror}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise QuarlError(f"'{path}' is not JSON: {error}") from error
     try:
         records = list(_records(result))

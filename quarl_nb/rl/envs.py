@@ -12,7 +12,7 @@ import os
 import warnings
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import gymnasium as gym
@@ -23,6 +23,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
 from quarl_nb.errors import QuarlError, one_line, users_own
 from quarl_nb.rl.atari import is_atari, make_atari_env, make_atari_vec
+from quarl_nb.rl.sb3_spaces import obs_of
 
 OURS = "quarl/"
 
@@ -80,6 +81,33 @@ def make_vec(
         return gym.make_vec(env_id, num_envs=n_envs)
     factory = make or (lambda: make_env(env_id))
     return SyncVectorEnv([factory] * n_envs, autoreset_mode=AutoresetMode.NEXT_STEP)
+
+
+def factory_for(policy: Any, env_id: str) -> Callable[[], gym.Env] | None:
+    """What makes an environment whose frames are turned for the policy if need be, as
+    `channels_first` does it; None where `make_vec`'s own way will do."""
+    spec = getattr(policy, "spec", None)
+    if spec is None or len(spec.obs_shape) != 3 or is_atari(env_id) or env_id.startswith(OURS):
+        return None
+    return partial(channels_first, partial(make_env, env_id), spec.obs_shape)
+
+
+def channels_first(make: Callable[[], gym.Env], shape: tuple[int, ...] | None) -> gym.Env:
+    """An environment of frames ``[channels, height, width]``, as SB3 turns them for its policies.
+
+    Args:
+        shape: of the policy's observations; an environment whose frames would not have it when
+            they are turned is left as it is.
+    """
+    env = make()
+    space = env.observation_space if isinstance(env, gym.Env) else None
+    if not isinstance(space, gym.spaces.Box) or space.shape == shape or not obs_of(space).image:
+        return env
+    height, width, channels = space.shape
+    if shape != (channels, height, width):
+        return env
+    turned = gym.spaces.Box(0, 255, shape, np.uint8)
+    return gym.wrappers.TransformObservation(env, lambda x: np.transpose(x, (2, 0, 1)), turned)
 
 
 def reset_slots(env: VectorEnv, mask: np.ndarray, seeds: Sequence[int]) -> np.ndarray:

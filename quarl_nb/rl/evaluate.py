@@ -13,7 +13,7 @@ import torch
 
 from quarl_nb.errors import QuarlError, check_seeds, users_own
 from quarl_nb.rl.atari import is_atari
-from quarl_nb.rl.envs import make_vec, reset_slots
+from quarl_nb.rl.envs import factory_for, make_vec, reset_slots
 from quarl_nb.rl.exploration import RandomActions, random_actions_of
 
 RETURN_DIGITS = 7  # all seventeen would be a third of a record of a thousand episodes
@@ -22,7 +22,8 @@ RETURN_DIGITS = 7  # all seventeen would be a third of a record of a thousand ep
 class Actor(Protocol):
     """What evaluation asks of a policy; `quarl_nb.rl.policy_net.PolicyNet` is one.
 
-    A policy with a `head` (`quarl_nb.rl.spec.Head`) says by it whether its actions are greedy.
+    A policy with a `head` (`quarl_nb.rl.spec.Head`) says by it whether its actions are greedy; one
+    with a `spec` (`quarl_nb.rl.spec.PolicySpec`), whether frames must be turned for it.
     """
 
     def initial_state(self, n: int) -> Any: ...
@@ -87,6 +88,10 @@ def evaluate(
         random_actions: share of the (discrete) actions that are drawn instead, for each episode
             by its own seed (default: what the policy's head needs in `env_id`, see
             `quarl_nb.rl.exploration`).
+
+    Raises:
+        QuarlError: a seed that environments do not take, no episode; no such environment, or it
+            raised something, or gave an observation or a reward that is NaN or infinite.
     """
     # A range, whose ends are enough, may be too long even for len().
     check_seeds(*([*seeds[:1], *seeds[-1:]] if isinstance(seeds, range) else seeds))
@@ -97,10 +102,10 @@ def evaluate(
     if random_actions is None:
         random_actions = random_actions_of(getattr(policy, "head", None), env_id)
     started = time.perf_counter()
-    env = make_vec(env_id, n_envs, make=make)
+    env = make_vec(env_id, n_envs, make=make or factory_for(policy, env_id))
     try:
         chance = RandomActions(env.single_action_space, n_envs, random_actions)
-        returns, lengths = _run_episodes(policy, env, list(seeds), chance)
+        returns, lengths = _run_episodes(policy, env, env_id, list(seeds), chance)
     finally:
         env.close()
     wall_s = time.perf_counter() - started
@@ -108,7 +113,7 @@ def evaluate(
 
 
 def _run_episodes(
-    policy: Actor, env: Any, seeds: list[int], chance: RandomActions
+    policy: Actor, env: Any, env_id: str, seeds: list[int], chance: RandomActions
 ) -> tuple[list[float], list[int]]:
     n = env.num_envs
     # A slot runs one episode at a time; -1 marks a slot with no episode left to run.
@@ -120,12 +125,13 @@ def _run_episodes(
     chance.begin(range(n), seeds[:n])
     state = policy.initial_state(n)
     generator = torch.Generator().manual_seed(seeds[0])
-    while (episode >= 0).any():
+    while (active := episode >= 0).any():
+        _check_finite("an observation", obs, active, env_id)
         actions, state = policy.act(obs, state, generator)
         actions = chance.replace(actions)
         with users_own("environment"):
             obs, rewards, terminated, truncated, _ = env.step(actions)
-        active = episode >= 0
+        _check_finite("a reward", rewards, active, env_id)
         returns[episode[active]] += rewards[active]
         lengths[episode[active]] += 1
         finished = (terminated | truncated) & active
@@ -145,3 +151,13 @@ def _run_episodes(
             if state is not None:
                 state[torch.as_tensor(mask)] = policy.initial_state(len(slots))
     return [float(r) for r in returns], [int(length) for length in lengths]
+
+
+def _check_finite(what: str, values: np.ndarray, active: np.ndarray, env_id: str) -> None:
+    """Raise a QuarlError if an episode that counts met a number that is none, ``[n_envs, ...]``.
+
+    The last observation of an episode may be: no action follows from it.
+    """
+    if values.dtype.kind == "f" and not (np.isfinite(values).all()
+                                         or np.isfinite(values[active]).all()):  # fmt: skip
+        raise QuarlError(f"environment '{env_id}' gave {what} that is NaN or infinite")

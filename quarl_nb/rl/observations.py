@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from quarl_nb.errors import users_own
-from quarl_nb.rl.envs import make_vec
+from quarl_nb.rl.envs import factory_for, make_vec
 
 CALIBRATION_ENVS = 8
 
@@ -33,7 +33,7 @@ def collect_observations(
     Raises:
         QuarlError: no such environment, or it raised something.
     """
-    env = make_vec(env_id, CALIBRATION_ENVS, make=make)
+    env = make_vec(env_id, CALIBRATION_ENVS, make=make or factory_for(policy, env_id))
     generator = torch.Generator().manual_seed(seed)
     seen = []
     try:

@@ -6,9 +6,10 @@ import fcntl
 import logging
 import time
 import traceback
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -38,24 +39,35 @@ def is_published(name: str) -> bool:
     return (policy_folder(name) / DESCRIPTION).exists()
 
 
+def is_settled(name: str) -> bool:
+    """Whether the policy is published and no run of it waits to go on."""
+    checkpoint = run_folder(name) / "checkpoint.pt"
+    return is_published(name) and not (checkpoint.exists() and not read_progress(checkpoint).done)
+
+
 def state_of(name: str) -> str:
     """Of a recipe's policy: "trained", "at step 378,816 of 5,000,000" or "missing".
 
-    A policy of a run that was cut short is "trained, stopped early at step 9 of 10".
+    A policy of a run that was cut short is "trained, stopped early at step 9 of 10"; one that is
+    being trained anew, "trained; again at step 9 of 10".
 
     Raises:
         QuarlError: its policy or its checkpoint cannot be read.
     """
-    if is_published(name):
-        return _published_state(name)
     checkpoint = run_folder(name) / "checkpoint.pt"
-    if not checkpoint.exists():
-        return "missing"
-    return f"at step {read_progress(checkpoint).timesteps:,} of {get_recipe(name).timesteps:,}"
-
-
-def _published_state(name: str) -> str:
+    run = read_progress(checkpoint) if checkpoint.exists() else None
+    at = f"at step {run.timesteps:,} of {get_recipe(name).timesteps:,}" if run else "missing"
+    if not is_published(name):
+        return at
     origin = load_policy(policy_folder(name)).spec.provenance
+    state = _published_state(name, origin)
+    # Where it is the run that was published, cut short, it is not trained again.
+    if run is None or run.done or run.timesteps == origin.get("timesteps_run"):
+        return state
+    return f"{state}; again {at}"
+
+
+def _published_state(name: str, origin: Mapping[str, Any]) -> str:
     run = origin.get("timesteps_run")  # older policies, and others' policies, do not say
     if run is None or run >= origin["timesteps_planned"]:
         return "trained"
@@ -81,7 +93,7 @@ def wanted_policies(names: Sequence[str], missing: bool, retrain: bool = False) 
     left = [n for n in known if missing and n not in named and not is_published(n)]
     if not named and not left:
         raise QuarlError("nothing to train: no policy is missing")
-    settled = [name for name in named if _is_settled(name)]
+    settled = [name for name in named if is_settled(name)]
     for name in settled:
         if (run_folder(name) / "checkpoint.pt").exists():  # which --retrain goes on from
             told = "%s is already trained; with '%s' deleted, --retrain trains it anew"
@@ -89,12 +101,6 @@ def wanted_policies(names: Sequence[str], missing: bool, retrain: bool = False) 
         elif not retrain:
             logger.info("%s is already trained; --retrain trains it anew", name)
     return [name for name in named if retrain or name not in settled] + left
-
-
-def _is_settled(name: str) -> bool:
-    """Whether the policy is published and no run of it waits to go on."""
-    checkpoint = run_folder(name) / "checkpoint.pt"
-    return is_published(name) and not (checkpoint.exists() and not read_progress(checkpoint).done)
 
 
 def train_policies(

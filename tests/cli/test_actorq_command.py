@@ -10,6 +10,8 @@ import sys
 import textwrap
 from functools import partial
 
+import gymnasium as gym
+import numpy as np
 import psutil
 import pytest
 
@@ -129,6 +131,19 @@ def test_a_checkpoint_that_is_a_folder_or_of_another_network_is_one_line(tmp_pat
     assert capsys.readouterr().err.startswith(told)
 
 
+def test_a_new_folder_is_left_only_with_a_policy_in_it(tmp_path, capsys, monkeypatch):
+    def interrupted(task):
+        raise KeyboardInterrupt
+
+    command, new = [*SERIAL, "--env", "CartPole-v1", "--to"], tmp_path / "new"
+    assert main([*command, str(new), "--steps", "0"]) == 2 and not new.exists()
+    monkeypatch.setattr("quarl_nb.actorq.serial.Actor", interrupted)
+    record = new / "run.json"
+    assert main([*command, str(new), "--record", str(record)]) == 130 and not new.exists()
+    new.mkdir()  # by the user
+    assert main([*command, str(new)]) == 130 and new.is_dir()
+
+
 def test_what_is_stopped_before_its_first_step_leaves_an_earlier_policy_alone(
     tmp_path, capsys, monkeypatch
 ):
@@ -191,12 +206,48 @@ def test_a_device_or_seed_that_there_is_not_is_one_line(option, value, message, 
     assert capsys.readouterr().err == f"error: {message}\n"
 
 
+def test_an_unknown_country_is_told_before_the_learner_is_made(monkeypatch, capsys):
+    monkeypatch.setenv("QUARL_COUNTRY", "XYZ")
+    assert main([*SERIAL, "--env", "CartPol-v1"]) == 2  # nor the environment looked for
+    assert capsys.readouterr().err.startswith("error: no grid intensity of country 'XYZ'; ")
+
+
 def test_a_precision_of_the_other_runtime_is_told_with_it(capsys):
     assert main([*SERIAL, "--env", "CartPole-v1", "--precision", "fp16"]) == 2
     captured = capsys.readouterr()
     assert captured.out == "" and captured.err.endswith(
         "allowed: fp32, int8, int4; with runtime torch: fp16, bf16\n"
     )
+
+
+class Odd(gym.Env):
+    """Begins with three numbers, whatever its space says."""
+
+    action_space = gym.spaces.Discrete(2)
+
+    def __init__(self, space):
+        self.observation_space = space
+
+    def reset(self, seed=None, options=None):
+        super().reset(seed=seed)
+        return np.zeros(3, np.float32), {}
+
+
+BOX = gym.spaces.Box(-1, 1, (4,), np.float32)
+
+
+@pytest.mark.parametrize(("space", "message"), [
+    (gym.spaces.Dict({"wind": BOX}), "unsupported observation space Dict; known: Box"),
+    (BOX, "environment raised ValueError: could not broadcast input array from shape (3,) into "
+          "shape (4,)"),
+])  # fmt: skip
+def test_observations_that_no_learner_can_take_are_one_line(space, message, capsys):
+    gym.register("Odd-v0", Odd, kwargs={"space": space}, disable_env_checker=True)
+    try:
+        assert main([*SERIAL, "--env", "Odd-v0"]) == 2
+    finally:
+        del gym.registry["Odd-v0"]
+    assert capsys.readouterr().err == f"error: {message}\n"
 
 
 SCRIPT = """

@@ -129,6 +129,23 @@ def test_the_list_names_what_cannot_be_read_and_what_was_stopped_early(project, 
     assert {name for name in (PPO, A2C, DQN) if any(name in row for row in rows)} == {PPO, DQN}
 
 
+def test_a_trained_policy_that_waits_to_be_trained_anew_is_told_and_listed(
+    project, table_4, capsys
+):
+    published(PPO)
+    nearly_done(PPO)  # by an earlier --retrain
+    published(A2C)
+    state = "trained; again at step 99,936 of 100,000"
+    assert main(["train", PPO, A2C, "--retrain", "--hours", "1e-12", "--workers", "1"]) == 0
+    told = f"{PPO}: {state} as the time was over; the same command goes on\n"
+    assert capsys.readouterr().err == told
+    assert main(["train", "--list"]) == 0
+    rows = capsys.readouterr().out.splitlines()
+    found = {line.split()[0]: line.split(maxsplit=3)[3] for line in rows if "Table 4" in line}
+    assert found[PPO] == state and found[A2C] == "trained"
+    assert rows[-1] == "Table 4: 2 of 36 policies trained"
+
+
 def test_the_list_of_what_is_missing_for_table_4(project, table_4, capsys):
     nearly_done(PPO)
     published(A2C)
@@ -143,9 +160,19 @@ def test_the_list_of_what_is_missing_for_table_4(project, table_4, capsys):
     assert f"{A2C:<36}Table 4  trained" in capsys.readouterr().out
 
 
+def test_the_list_of_named_policies_is_of_these_alone(project, table_4, capsys):
+    published(A2C)
+    assert main(["train", PPO, A2C, PPO, "--list"]) == 0
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert rows == [[PPO, "Table", "4", "missing"], [A2C, "Table", "4", "trained"]]
+    assert main(["train", PPO, A2C, "--list", "--missing"]) == 0
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == [PPO]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (["ppo-CartPole", "--list"], "unknown policy 'ppo-CartPole'; did you mean 'ppo-CartPole"),
         (["--workers", "0"], "--workers must be at least 1, not 0"),
         (["--hours", "-1"], "--hours must be finite and above 0, not -1.0"),
         (["--hours", "nan"], "--hours must be finite and above 0, not nan"),

@@ -246,6 +246,18 @@ def test_other_observations_on_a_board_must_fit(small_policy, obs, tmp_path, oth
     assert not (folder / "result.json").exists()
 
 
+def test_a_board_says_that_a_result_of_other_observations_cannot_be_imported(
+    small_policy, obs, tmp_path
+):
+    folder = export_policy(small_policy, "int8", tmp_path, obs, name="p")
+    np.save(folder / "other.npy", normal(3, 6))
+    command = [sys.executable, "benchmark.py", "--seconds", "0.01"]
+    for more, told in ((["--observations", "other.npy"], True), ([], False)):
+        done = subprocess.run([*command, *more], cwd=folder, capture_output=True, text=True)
+        assert done.returncode == 0 and ("cannot be imported" in done.stdout) == told
+        assert ("no actions recorded" in done.stdout) == told
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [

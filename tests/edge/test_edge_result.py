@@ -3,11 +3,13 @@ from __future__ import annotations
 import copy
 import json
 
+import numpy as np
 import pytest
 
 from quarl_nb.cli import main
 from quarl_nb.edge.result import import_result
 from quarl_nb.errors import QuarlError
+from quarl_nb.rl.policies import save_policy
 from quarl_nb.store import ResultStore
 
 MEASURED = {
@@ -130,8 +132,20 @@ def test_what_is_no_file_or_no_json_is_one_clear_line(tmp_path):
     with pytest.raises(QuarlError, match="cannot read .*No such file"):
         import_result(tmp_path / "nowhere.json", ResultStore(tmp_path))
     (tmp_path / "text").write_text("hello")
-    with pytest.raises(QuarlError, match="is not JSON"):
-        import_result(tmp_path / "text", ResultStore(tmp_path))
+    (tmp_path / "nested").write_text(100_000 * "[")
+    for name in ("text", "nested"):
+        with pytest.raises(QuarlError, match=f"{name}' is not JSON"):
+            import_result(tmp_path / name, ResultStore(tmp_path))
+
+
+def test_a_policy_is_named_after_its_folder_from_inside_it_too(make_policy, tmp_path, monkeypatch):
+    net = make_policy((6,), ("linear", {"in_features": 6, "out_features": 2}))
+    save_policy(net, tmp_path / "mine", {})
+    np.save(tmp_path / "obs.npy", np.ones((3, 6), np.float32))
+    monkeypatch.chdir(tmp_path / "mine")
+    for source in (".", "../mine/", str(tmp_path / "mine")):
+        assert main(["export", source, "--to", "../out", "--observations", "../obs.npy"]) == 0
+        assert json.loads((tmp_path / "out" / "export.json").read_text())["policy"] == "mine"
 
 
 def test_export_and_import_from_the_command_line(tmp_path, capsys):
@@ -148,6 +162,15 @@ def test_export_and_import_from_the_command_line(tmp_path, capsys):
     assert list(frame["policy"]) == ["ppo-CartPole-v1"] and frame["observations"][0] == 256
 
 
+@pytest.mark.parametrize("source", ["recorded", "own"])
+def test_an_export_says_where_the_policy_was_told_to_act(tmp_path, source):
+    folder, own = tmp_path / "out", tmp_path / "own.npy"
+    np.save(own, np.ones((3, 4), np.float32))
+    export = ["export", "ppo-CartPole-v1", "--env", "CartPole-v0", "--to", str(folder)]
+    assert main(export + ["--observations", str(own)] * (source == "own")) == 0
+    assert json.loads((folder / "export.json").read_text())["env_id"] == "CartPole-v0"
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -156,6 +179,10 @@ def test_export_and_import_from_the_command_line(tmp_path, capsys):
         (["export", "ppo-MountainCarContinuous-v0", "--env", "MountainCar-v0", "--to", "x"],
          "actions of shape [1], 'MountainCar-v0' takes 3 discrete actions"),
         (["export", "ppo-CartPole-v1", "--to", "x", "--observations", "no.npy"], "'no.npy'"),
+        (["export", "ppo-CartPole-v1", "--to", "x", "--observations", "no.npy", "--env", "Cart-v1"],
+         "unknown environment 'Cart-v1'"),
+        (["export", "ppo-CartPole-v1", "--to", "x", "--observations", "no.npy", "--env",
+          "Pendulum-v1"], "observations of shape [4], 'Pendulum-v1' gives [3]"),
         (["edge", "import", "nowhere.json"], "cannot read 'nowhere.json'"),
     ],
 )

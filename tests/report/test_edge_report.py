@@ -52,6 +52,25 @@ def test_a_board_that_was_imported_is_one_more_machine() -> None:
     assert (pi, "measured, C", "9-8") in edge.tables.boards_table(rows).index
 
 
+def test_what_boards_say_of_themselves_is_not_what_the_model_knows_of_others() -> None:
+    pi = "Raspberry Pi 5 Model B"
+    boards = pd.DataFrame([
+        imported([22, 64, 64, 64, 25], precision, us, pi) | {"extra.board": {"model": pi}}
+        for precision, us in (("fp32", 30), ("int8", 10))
+    ])  # fmt: skip
+    for rows in (timings.explanation_rows, timings.board_inputs, timings.emulated_rows):
+        assert rows(boards).empty
+    with pytest.raises(NothingToDrawError, match="no modelled board"):
+        edge.memory_figure.memory_bars(boards)
+    every = pd.concat([timed(), boards], ignore_index=True)
+    assert set(timings.board_inputs(every)["machine"]) == {timings.PAPERS_BOARD}
+    assert len(timings.explanation_rows(every)) == 6
+    _, points = edge.memory_figure.memory_bars(every)
+    assert len(points[points["machine"] == pi]) == 2
+    frames = {"edge": pd.DataFrame(), "edge_board": boards, "navigation": pd.DataFrame()}
+    assert {"table6_edge", "edge_boards"} == {*edge.site.tables_of(frames)}
+
+
 def test_times_of_two_processors_are_not_compared() -> None:
     records = timed()
     records["provenance.cpu"] = np.where(records["precision"] == "fp32", "theirs", "ours")

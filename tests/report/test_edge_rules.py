@@ -41,6 +41,15 @@ def test_every_claim_of_appendix_b3_has_a_rule() -> None:
             "success_falls", "few_bits_pay"})  # fmt: skip
 
 
+def test_claims_can_be_judged_by_what_boards_measured_alone() -> None:
+    theirs = on_the_board({"256x3": 19.0})
+    theirs = theirs[theirs["board"].notna()].dropna(axis="columns", how="all")
+    theirs["extra.board"] = [{"model": PI}] * len(theirs)
+    verdicts = {claim.id: RULES[claim.rule](theirs, **claim.arguments).verdict
+                for claim in load_claims() if claim.study == "edge"}  # fmt: skip
+    assert verdicts["edge-swap"] == "not measured" and verdicts["edge-18x"] == "reproduced"
+
+
 def test_time_is_told_but_not_judged_away_from_the_papers_board() -> None:
     found = edge.rules.int8_speedup(timed(30.0), ["Policy II", "Policy III"], low=18)
     assert found.verdict == "inconclusive"

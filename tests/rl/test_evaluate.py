@@ -110,6 +110,30 @@ def test_what_an_environment_of_ones_own_raises_is_one_line(run, method):
         run(type("Broken", (SeedEnv,), {method: fails}))
 
 
+@pytest.mark.parametrize("wrong", [np.nan, np.inf])
+@pytest.mark.parametrize("what", ["an observation", "a reward"])
+def test_what_is_no_number_is_told_with_the_environment_that_gave_it(what, wrong):
+    class Own(SeedEnv):
+        def step(self, action):
+            obs, reward, over, *rest = super().step(action)
+            if self.left == 2:
+                obs, reward = (obs * wrong, reward) if what == "an observation" else (obs, wrong)
+            return obs, reward, over, *rest
+
+    with pytest.raises(QuarlError, match=f"^environment 'own' gave {what} that is NaN or infinite"):
+        evaluate(Still(), "own", [1, 2, 4, 5], n_envs=2, make=Own)
+    assert evaluate(Still(), "own", [1, 2, 2], n_envs=2, make=Own).lengths == [1, 2, 2]
+
+
+def test_the_last_observation_of_an_episode_may_be_anything():
+    class Exploding(SeedEnv):
+        def step(self, action):
+            obs, reward, over, *rest = super().step(action)
+            return obs * (np.nan if over else 1), reward, over, *rest
+
+    assert evaluate(Still(), "own", [5, 1, 2], n_envs=3, make=Exploding).lengths == [5, 1, 2]
+
+
 def test_the_same_seeds_give_the_same_returns():
     class Lean(Still):
         def act(self, obs, state=None, generator=None):

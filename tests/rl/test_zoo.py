@@ -113,7 +113,7 @@ def test_a_published_policy_is_left_alone_unless_asked_for_or_its_run_goes_on(pr
     assert caplog.messages == [f"{PPO} is already trained; --retrain trains it anew"]
     assert zoo.wanted_policies([PPO, A2C], missing=False, retrain=True) == [PPO, A2C]
     train(project[PPO], zoo.run_folder(PPO), deadline=0.0)  # of --retrain, cut short
-    assert zoo.wanted_policies([PPO], missing=False) == [PPO]
+    assert zoo.wanted_policies([PPO], missing=False) == [PPO] and not zoo.is_settled(PPO)
     train(project[PPO], zoo.run_folder(PPO))
     assert zoo.wanted_policies([PPO], missing=False) == []
     run = zoo.run_folder(PPO)
@@ -208,6 +208,8 @@ def test_a_published_policy_says_that_its_run_was_cut_short(project, monkeypatch
     project[A2C] = replace(project[A2C], target_return=501.0)
     assert zoo.state_of(A2C) == f"trained, stopped early at step {at} of 320"
     save_policy(load_policy(run / "best"), folder, {})  # as it was done before
+    assert zoo.state_of(A2C) == f"trained; again at step {at} of 320"
+    (run / "checkpoint.pt").unlink()
     assert zoo.state_of(A2C) == "trained"
 
 

@@ -3,6 +3,7 @@
 Needs Python 3.9, numpy and onnxruntime alone:  python3 benchmark.py [--seconds 5]
 The C version is timed too once it is built:  make
 Bring the result back:  quarl-nb edge import result.json
+(without --observations: of others than the exported ones nobody knows the right actions)
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=float, default=5.0, help="of timed calls (default: 5)")
     parser.add_argument("--observations", type=Path, default=HERE / "observations.npz",
-                        help="other observations, .npy or .npz with `obs`")
+                        help="other observations, .npy or .npz with `obs`; their result is to be "
+                        "read, not imported")
     parser.add_argument("--out", type=Path, default=HERE / "result.json")
     options = parser.parse_args()
     if not 0 <= options.seconds < float("inf"):
@@ -53,11 +55,14 @@ def main() -> None:
     except OSError as error:
         sys.exit(f"error: cannot write '{options.out}': {error.strerror}")
     for name, measured in runtimes.items():
+        same, n = measured["actions_as_recorded"], measured["observations"]
         print(
             f"{name}: median {1e6 * measured['latency_p50_s']:.1f} us, "
             f"{(measured['resident_bytes'] or 0) / 1e6:.1f} MB resident, "
-            f"{measured['actions_as_recorded']} of {measured['observations']} actions as recorded"
+            + (f"{same} of {n} actions as recorded" if same is not None else "no actions recorded")
         )
+    if actions is None or len(obs) != export["observations"]:
+        print("these are not the exported observations: their result cannot be imported")
 
 
 def load_observations(path: Path) -> tuple[np.ndarray, np.ndarray | None]:

@@ -16,6 +16,7 @@ from quarl_nb.report.edge.timings import (
     PRECISIONS,
     RUNTIMES,
     latency_rows,
+    modelled_boards,
     policies,
 )
 from quarl_nb.report.style import (
@@ -59,10 +60,10 @@ def memory_bars(records: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
 def _board_memory(records: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFrame:
     """machine, precision, source, ram_bytes, system_bytes, resident_bytes, weight_bytes of the
     largest policy in ONNX Runtime."""
-    if rows.empty or "extra.board" not in records:
+    boards = modelled_boards(records)
+    if boards.empty:
         return pd.DataFrame()
-    boards = records[records["extra.board"].notna()].drop_duplicates("machine")
-    known = boards.set_index("machine")["extra.board"]
+    known = boards.drop_duplicates("machine").set_index("machine")["extra.board"]
     largest = [*policies().values()][-1]
     found = rows[(rows["source"] == "modelled") & (rows["network"] == largest)
                  & (rows["runtime"] == "onnxruntime")]  # fmt: skip

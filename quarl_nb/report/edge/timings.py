@@ -127,6 +127,16 @@ def _with_speedups(rows: pd.DataFrame) -> pd.DataFrame:
     return found.drop(columns=["processor", *(f"{name}_fp32" for name in (*times, "keys"))])
 
 
+def modelled_boards(records: pd.DataFrame) -> pd.DataFrame:
+    """The records of modelled boards, whose `extra.board` holds what the model knows of each.
+
+    A board's own result has a column of that name too, with what the board says of itself.
+    """
+    if "extra.board" not in records:
+        return pd.DataFrame()
+    return records[records["extra.board"].notna() & (records["source"] == "modelled")]
+
+
 def explanation_rows(records: pd.DataFrame) -> pd.DataFrame:
     """Table 6's times beside the model of its board, and what swapping would have to explain.
 
@@ -140,10 +150,9 @@ def explanation_rows(records: pd.DataFrame) -> pd.DataFrame:
         make up for the time that the model does not explain), flash_over_weights, exceeds (the
         memory, by the model), said_to_exceed (by the paper), keys.
     """
-    if "extra.board" not in records:
-        return pd.DataFrame()
-    at = (records["machine"] == PAPERS_BOARD) & (records["runtime"] == "onnxruntime")
-    boards = records[at & records["extra.board"].notna()]
+    boards = modelled_boards(records)
+    if len(boards):
+        boards = boards[(boards["machine"] == PAPERS_BOARD) & (boards["runtime"] == "onnxruntime")]
     if boards.empty:
         return pd.DataFrame()
     flash = boards["extra.board"].iloc[0]["flash"]["value"]
@@ -214,9 +223,10 @@ def emulated_rows(records: pd.DataFrame) -> pd.DataFrame:
 
 def board_inputs(records: pd.DataFrame) -> pd.DataFrame:
     """What the model knows of each board: machine, input, value (SI units, bytes), source."""
-    if "extra.board" not in records:
+    boards = modelled_boards(records)
+    if boards.empty:
         return pd.DataFrame()
-    boards = records[records["extra.board"].notna()].drop_duplicates("machine")
+    boards = boards.drop_duplicates("machine")
     return pd.DataFrame([
         {"machine": machine, "input": name, **number}
         for machine, board in zip(boards["machine"], boards["extra.board"], strict=True)

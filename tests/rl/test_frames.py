@@ -1,0 +1,77 @@
+"""Frames ``[height, width, channels]``, for policies that stable-baselines3 turns them for."""
+
+from __future__ import annotations
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from quarl_nb.cli import main
+from quarl_nb.errors import QuarlError
+from quarl_nb.inference import fast_policy
+from quarl_nb.quantize import check_fits
+from quarl_nb.rl.envs import factory_for
+from quarl_nb.rl.evaluate import evaluate
+from quarl_nb.rl.observations import collect_observations
+from quarl_nb.rl.policies import save_policy
+
+ENV_ID = "Stripes-v0"
+
+
+class Stripes(gym.Env):
+    """Frames whose channels hold 10, 20 and 30, for three steps."""
+
+    observation_space = gym.spaces.Box(0, 255, (4, 5, 3), np.uint8)
+    action_space = gym.spaces.Discrete(2)
+    frame = np.broadcast_to(np.uint8([10, 20, 30]), (4, 5, 3))
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.left = 3
+        return self.frame.copy(), {}
+
+    def step(self, action):
+        self.left -= 1
+        return self.frame.copy(), 1.0, self.left == 0, False, {}
+
+
+@pytest.fixture(autouse=True)
+def stripes():
+    gym.register(ENV_ID, Stripes)
+    yield
+    del gym.registry[ENV_ID]
+
+
+@pytest.fixture
+def policy_of(make_policy):
+    layers = (("divide", {"by": 255.0}), "flatten", ("linear", {"in_features": 60,
+              "out_features": 2}))  # fmt: skip
+    return lambda *obs_shape: make_policy(obs_shape, *layers)
+
+
+def test_a_policy_sees_frames_with_the_channels_where_it_wants_them(policy_of):
+    first, last = policy_of(3, 4, 5), policy_of(4, 5, 3)
+    for net, axis in ((first, 1), (last, 3)):
+        check_fits(net, ENV_ID)
+        seen = np.moveaxis(collect_observations(net, ENV_ID, 16, seed=0), axis, 0)
+        assert [set(channel.ravel()) for channel in seen] == [{10}, {20}, {30}]
+        assert evaluate(net, ENV_ID, range(4)).lengths == [3] * 4
+        engine, make = fast_policy(net), factory_for(net, ENV_ID)
+        assert evaluate(engine, ENV_ID, range(4), make=make).lengths == [3] * 4
+
+
+def test_frames_of_another_size_are_refused_as_they_are(policy_of):
+    message = r"observations of shape \[3, 5, 4\], 'Stripes-v0' gives \[4, 5, 3\]"
+    with pytest.raises(QuarlError, match=message):
+        check_fits(policy_of(3, 5, 4), ENV_ID)
+
+
+def test_every_command_takes_a_policy_of_turned_frames(policy_of, tmp_path, capsys):
+    folder = str(save_policy(policy_of(3, 4, 5), tmp_path / "policy", {}))
+    for command in (["evaluate", "--precision", "int8", "--episodes", "2"],
+                    ["quantize", "--episodes", "2"],
+                    ["export", "--to", str(tmp_path / "exported")]):  # fmt: skip
+        assert main([command[0], folder, "--env", ENV_ID, *command[1:]]) == 0
+        assert not capsys.readouterr().err
+    recorded = np.load(tmp_path / "exported" / "observations.npz")["obs"]
+    assert recorded.shape[1:] == (3, 4, 5) and set(recorded[:, 0].ravel()) == {10}
