@@ -62,8 +62,7 @@ def quantize_table(
     if episodes < 2:
         raise QuarlError(f"{episodes} episodes give no interval: at least 2")
     check_fits(net, env_id)
-    name, make = Path(str(source)).stem, factory_for(net, env_id)
-    subject = Subject(name, net.spec.algo, env_id, net, make)
+    subject = Subject(Path(str(source)).stem, net.spec.algo, env_id, net)
     budget = {"episodes": episodes, "first_seed": first_seed,
               "random_actions": random_actions_of(net.spec.head, env_id)}  # fmt: skip
     records = _measure(subject, formats, budget)

@@ -64,7 +64,6 @@ def evaluate_command(options: argparse.Namespace) -> int:
     from quarl_nb.inference import fast_policy
     from quarl_nb.quant import parse_precision
     from quarl_nb.quantize import check_fits
-    from quarl_nb.rl.envs import factory_for
     from quarl_nb.rl.evaluate import evaluate
     from quarl_nb.rl.policies import load_policy
     from quarl_nb.studies.ptq import quantize_policy
@@ -79,7 +78,7 @@ def evaluate_command(options: argparse.Namespace) -> int:
     check_fits(net, env_id)
     quantized = quantize_policy(net, precision, env_id)
     seeds = range(options.seed, options.seed + options.episodes)
-    result = evaluate(fast_policy(quantized), env_id, seeds, make=factory_for(net, env_id))
+    result = evaluate(fast_policy(quantized), env_id, seeds)
     share = result.random_actions
     drawn = f" with {share:.0%} of actions at random" if share else ""
     speed = sum(result.lengths) / result.wall_s

@@ -13,7 +13,7 @@ from quarl_nb.rl.policies import PolicyNet
 
 
 class EnginePolicy:
-    """A policy whose network an engine computes; its head is the network's own.
+    """A policy whose network an engine computes; spec and head are the network's own.
 
     Args:
         net: the policy, feed-forward.
@@ -21,7 +21,7 @@ class EnginePolicy:
     """
 
     def __init__(self, net: PolicyNet, payload: bytes) -> None:
-        self.head, self.engine = net.spec.head, open_engine(payload)
+        self.spec, self.head, self.engine = net.spec, net.spec.head, open_engine(payload)
 
     def initial_state(self, n: int) -> None:
         """None: engines keep no state."""

@@ -10,7 +10,6 @@ from quarl_nb.cli import main
 from quarl_nb.errors import QuarlError
 from quarl_nb.inference import fast_policy
 from quarl_nb.quantize import check_fits
-from quarl_nb.rl.envs import factory_for
 from quarl_nb.rl.evaluate import evaluate
 from quarl_nb.rl.observations import collect_observations
 from quarl_nb.rl.policies import save_policy
@@ -56,8 +55,7 @@ def test_a_policy_sees_frames_with_the_channels_where_it_wants_them(policy_of):
         seen = np.moveaxis(collect_observations(net, ENV_ID, 16, seed=0), axis, 0)
         assert [set(channel.ravel()) for channel in seen] == [{10}, {20}, {30}]
         assert evaluate(net, ENV_ID, range(4)).lengths == [3] * 4
-        engine, make = fast_policy(net), factory_for(net, ENV_ID)
-        assert evaluate(engine, ENV_ID, range(4), make=make).lengths == [3] * 4
+        assert evaluate(fast_policy(net), ENV_ID, range(4)).lengths == [3] * 4
 
 
 def test_frames_of_another_size_are_refused_as_they_are(policy_of):
