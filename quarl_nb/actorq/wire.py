@@ -97,7 +97,7 @@ def _dequantized(
     if len(packed) != _n_bytes(count, bits):
         raise QuarlError(f"{len(packed)} bytes on the wire do not hold {count} x {bits} bits")
     weights = torch.empty(shape)
-    values = weights.flatten().numpy()
+    values = weights.view(-1).numpy()
     zero, scale = np.float32(qparams.zero_point - qparams.quant_min), np.float32(qparams.scale)
     for piece, piece_bytes in _pieces(count, bits):
         part = values[piece]
