@@ -11,12 +11,12 @@ import pandas as pd
 from quarl_nb.report.actorq.curves import TASKS
 from quarl_nb.report.actorq.findings import finding, interval_of, tasks_told, told
 from quarl_nb.report.actorq.parts import communication_speedups, step_parts
-from quarl_nb.report.actorq.runs import SETTING, learning_runs
+from quarl_nb.report.actorq.runs import BUT_PULLS, learning_runs
 from quarl_nb.report.actorq.runtime_rules import FP32, INT8, actor_parts
 from quarl_nb.report.findings import NOT_MEASURED, Finding, Verdict, keys_of, measured
 from quarl_nb.report.stats import ALPHA, MARGIN, Interval, ratio_of_means
 
-BUT_PULLS = [name for name in SETTING if name != "pull_period"]
+ON_ONE_CPU = [*BUT_PULLS, "provenance.cpu"]  # what runs at two pull periods have in common
 
 
 def messages_smaller(records: pd.DataFrame, factor: float) -> Finding:
@@ -77,15 +77,14 @@ def gains_by_scenario(records: pd.DataFrame, heavy: int, rare: int) -> Finding:
     """
     parts = actor_parts(records)
     rows = []
-    for setting, group in parts.groupby(BUT_PULLS, sort=False, dropna=False) if len(parts) else ():
+    for setting, group in parts.groupby(ON_ONE_CPU, sort=False, dropna=False) if len(parts) else ():
         runs = {key: part for key, part in group.groupby(["actor", "communication", "pull_period"])}
         gains = [_gain_of_gain(runs, quantized, *periods) for quantized, periods in (
             ((FP32, "int8"), (heavy, rare)), ((INT8, "fp32"), (rare, heavy)))]  # fmt: skip
         if all(gains):
-            kinds = group.groupby(["actor", "communication", "pull_period"]).size()
-            rows.append(dict(zip(BUT_PULLS, setting, strict=True)) | {
-                "pull_period": heavy, "runs": kinds.min(), "keys": tuple(group["key"]),
-                "communication": gains[0], "compute": gains[1],
+            rows.append(dict(zip(ON_ONE_CPU, setting, strict=True)) | {
+                "pull_period": heavy, "runs": min(map(len, runs.values())),
+                "keys": tuple(group["key"]), "communication": gains[0], "compute": gains[1],
             })
     if not rows:
         return NOT_MEASURED

@@ -92,10 +92,10 @@ def _pairs(
     parts = parts[(parts["pull_period"] == pull_period)
                   & (parts["communication"] == parts["precision"])]  # fmt: skip
     found = []
-    for setting, group in parts.groupby(SETTING, sort=False, dropna=False):
+    for _, group in parts.groupby(SETTING, sort=False, dropna=False):
         full, int8 = (group[group["actor"] == name] for name in (FP32, INT8))
         if len(full) and len(int8):
-            found.append((dict(zip(SETTING, setting, strict=True))["task"], full, int8))
+            found.append((str(group["task"].iloc[0]), full, int8))
     return found
 
 
