@@ -6,7 +6,8 @@ from quarl_nb.report.style import BLUE, GREEN, ORANGE, PURPLE, SKY, VERMILION
 
 # The paper's actors in full precision, and those of the runtime that int8 runs in.
 BASELINES = {"torch": "fp32/torch", "ort": "fp32/onnxruntime"}
-ACTORS = (*BASELINES.values(), "fp16/torch", "int8/onnxruntime")  # as tables and figures order them
+INT8 = "int8/onnxruntime"
+ACTORS = (*BASELINES.values(), "fp16/torch", INT8)  # as tables and figures order them
 COLORS = {"fp32/torch": BLUE, "fp32/onnxruntime": SKY, "bf16/torch": GREEN, "fp16/torch": PURPLE,
           "int8/onnxruntime": VERMILION, "int4/onnxruntime": ORANGE}  # fmt: skip
 DASHES = {"fp32/torch": "--", "fp32/onnxruntime": ":", "fp16/torch": "-."}  # others: solid

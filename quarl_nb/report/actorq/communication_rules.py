@@ -8,11 +8,12 @@ from typing import Any
 
 import pandas as pd
 
+from quarl_nb.report.actorq.actors import INT8
 from quarl_nb.report.actorq.curves import TASKS
 from quarl_nb.report.actorq.findings import finding, interval_of, tasks_told, told
 from quarl_nb.report.actorq.parts import communication_speedups, step_parts
 from quarl_nb.report.actorq.runs import BUT_PULLS, learning_runs
-from quarl_nb.report.actorq.runtime_rules import FP32, INT8, actor_parts
+from quarl_nb.report.actorq.runtime_rules import FP32, actor_parts
 from quarl_nb.report.findings import NOT_MEASURED, Finding, Verdict, keys_of, measured
 from quarl_nb.report.stats import ALPHA, MARGIN, Interval, ratio_of_means
 

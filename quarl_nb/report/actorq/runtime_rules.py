@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from quarl_nb.report.actorq.actors import BASELINES
+from quarl_nb.report.actorq.actors import BASELINES, INT8
 from quarl_nb.report.actorq.curves import TASKS
 from quarl_nb.report.actorq.findings import (
     MIN_RUNS,
@@ -18,7 +18,7 @@ from quarl_nb.report.actorq.runs import SETTING
 from quarl_nb.report.findings import NOT_MEASURED, Finding, Verdict, measured
 from quarl_nb.report.stats import ALPHA, Interval, mean_ratio
 
-FP32, INT8 = BASELINES["torch"], "int8/onnxruntime"
+FP32 = BASELINES["torch"]
 TRANSFERS = ["pull", "deserialize", "load"]
 
 
@@ -60,7 +60,7 @@ def learner_waits_more(records: pd.DataFrame) -> Finding:
     """Share of the run that the learner waits, against the actors' share, fp32 (torch) actors:
     reproduced when it is larger on every task of Table 2, not reproduced when on none."""
     rows = by_actor(step_parts(measured(records)))
-    timed = (rows["actor"] == "fp32/torch") & rows["step_s"].notna() if len(rows) else []
+    timed = (rows["actor"] == FP32) & rows["step_s"].notna() if len(rows) else []
     rows = preferred(rows[timed]) if len(rows) else rows
     if rows.empty:
         return NOT_MEASURED

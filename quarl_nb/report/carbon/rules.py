@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from quarl_nb.report.actorq.actors import BASELINES
+from quarl_nb.report.actorq.actors import BASELINES, INT8
 from quarl_nb.report.actorq.findings import (
     MIN_REDRAWN_RUNS,
     finding,
@@ -18,8 +18,6 @@ from quarl_nb.report.actorq.findings import (
 from quarl_nb.report.actorq.runs import SETTING, speedups
 from quarl_nb.report.carbon.costs import ALL, costed_runs, emissions, mean_saving
 from quarl_nb.report.findings import NOT_MEASURED, Finding, Verdict, measured
-
-INT8 = "int8/onnxruntime"
 
 
 def carbon_range(records: pd.DataFrame, low: float, high: float) -> Finding:
