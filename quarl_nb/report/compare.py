@@ -15,6 +15,7 @@ from quarl_nb.report.stats import (
     Floats,
     Interval,
     alike,
+    expanded,
     percentile_interval,
 )
 
@@ -27,7 +28,8 @@ def paired_difference(x: Floats, y: Floats, weights: Floats, confidence: float =
     """
     _check_paired(x, y)
     difference = np.asarray(x, float) - np.asarray(y, float)
-    return percentile_interval(float(difference.mean()), weights @ difference, confidence)
+    level = expanded(len(difference), confidence)
+    return percentile_interval(float(difference.mean()), weights @ difference, level)
 
 
 @dataclass(frozen=True)
@@ -82,7 +84,8 @@ def relative_loss(
     else:
         p = [share(draws >= margin), share(draws <= margin), share(draws <= -margin)]
     return Loss(
-        percentile_interval(value, draws, 0.95), percentile_interval(value, draws, 1 - 2 * ALPHA),
+        percentile_interval(value, draws, expanded(len(x))),
+        percentile_interval(value, draws, 1 - 2 * ALPHA),  # where the shares above are 5 %
         p_no_loss=p[0], p_loss=p[1], p_no_gain=p[2],
     )
 

@@ -11,7 +11,13 @@ import pandas as pd
 
 from quarl_nb.errors import QuarlError
 from quarl_nb.report.compare import relative_loss
-from quarl_nb.report.stats import RESAMPLES, Floats, bootstrap_weights, percentile_interval
+from quarl_nb.report.stats import (
+    RESAMPLES,
+    Floats,
+    bootstrap_weights,
+    expanded,
+    percentile_interval,
+)
 
 REFERENCE = "fp32"
 PUBLIC = "public/"
@@ -123,7 +129,8 @@ def _policy_rows(
 def _row(
     reference: pd.Series, record: pd.Series, base: Floats, treatment: Floats, weights: Floats
 ) -> dict[str, object]:
-    mean = percentile_interval(float(treatment.mean()), weights @ treatment)
+    level = expanded(len(treatment))
+    mean = percentile_interval(float(treatment.mean()), weights @ treatment, level)
     row: dict[str, object] = {
         "algo": record["algo"],
         "env_id": record["env_id"],

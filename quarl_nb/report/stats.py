@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.stats import norm
 from scipy.stats import t as student
 
 Floats = NDArray[np.float64]
@@ -108,6 +109,20 @@ def percentile_interval(value: float, draws: Floats, confidence: float = 0.95) -
     """The central `confidence` of bootstrap `draws` (shape [resamples]) around `value`."""
     low, high = np.quantile(draws, [(1 - confidence) / 2, (1 + confidence) / 2])
     return Interval(float(value), float(low), float(high))
+
+
+def expanded(n: int, confidence: float = 0.95) -> float:
+    """Of which level a percentile interval over redraws of `n` values must be to hold `confidence`.
+
+    Redrawn means have normal tails, and the spread of n values divided by n, where Student's t has
+    longer ones and n - 1: of five runs 95 % would hold the truth in 80 to 88 % of cases. The
+    expanded percentile interval of Hesterberg 2015, "What Teachers Should Know About the
+    Bootstrap". A single value has no spread to expand.
+    """
+    if n < 2:
+        return confidence
+    reach = student.ppf((1 + confidence) / 2, n - 1) * math.sqrt(n / (n - 1))
+    return 1 - 2 * float(norm.sf(reach))
 
 
 def median_ratio(

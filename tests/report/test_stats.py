@@ -121,15 +121,24 @@ def test_mean_ratio_is_welchs_and_holds_the_truth() -> None:
     assert 0.94 <= np.mean(hits) <= 0.98  # a percentile bootstrap: 0.81
 
 
-def test_paired_interval_covers_the_truth() -> None:
+def test_a_percentile_interval_of_few_values_is_expanded() -> None:
+    # Student's t of 4 degrees reaches 2.776; times sqrt(5 / 4), 3.104 of a normal distribution.
+    assert stats.expanded(5) == pytest.approx(1 - 2 * 0.000955, abs=1e-5)
+    assert stats.expanded(5, 0.9) == pytest.approx(1 - 2 * 0.00858, abs=1e-4)  # 2.132, 2.383
+    assert stats.expanded(10_000) == pytest.approx(0.95, abs=1e-4)
+    assert stats.expanded(1) == 0.95  # no spread to expand
+
+
+@pytest.mark.parametrize("n", [5, 10, 60])
+def test_paired_interval_covers_the_truth(n: int) -> None:
     generator = np.random.default_rng(3)
     hits = 0
-    for _ in range(300):
-        x = generator.normal(1.0, 2.0, 60)
-        weights = stats.bootstrap_weights(60, generator, 400)
-        found = compare.paired_difference(x, np.zeros(60), weights)
+    for _ in range(500):
+        x = generator.normal(1.0, 2.0, n)
+        weights = stats.bootstrap_weights(n, generator, 1000)
+        found = compare.paired_difference(x, np.zeros(n), weights)
         hits += found.low <= 1.0 <= found.high
-    assert 0.90 <= hits / 300 <= 0.98
+    assert 0.92 <= hits / 500 <= 0.98  # not expanded, of five: 0.82
 
 
 def loss_of(fraction: float, noise: float = 0.02, mean: float = 100.0) -> compare.Loss:

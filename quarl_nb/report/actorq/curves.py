@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from quarl_nb.report.stats import ALPHA, MARGIN, Floats, bootstrap_weights
+from quarl_nb.report.stats import ALPHA, MARGIN, Floats, bootstrap_weights, expanded
 
 WINDOW = 10  # episodes of the running mean ("running mean (window=10)", section 3)
 RESAMPLES = 2000
@@ -154,7 +154,8 @@ def ratio(base: Floats, here: Floats, runs: int) -> list[tuple[str, float]]:
     for names, alpha in ((("_low", "_high"), ALPHA), (("_least", "_most"), ALPHA / TASKS)):
         ends = [float("nan")] * 2
         if runs > 1 and len(draws):
+            tail = (1 - expanded(runs, 1 - alpha)) / 2
             # Infinite draws must not be interpolated.
-            ends = np.quantile(draws, [alpha / 2, 1 - alpha / 2], method="inverted_cdf").tolist()
+            ends = np.quantile(draws, [tail, 1 - tail], method="inverted_cdf").tolist()
         found += zip(names, ends, strict=True)
     return found

@@ -18,8 +18,8 @@ from quarl_nb.report.paper import published
 from quarl_nb.report.stats import Interval
 
 MIN_RUNS = 3  # "average over at least 3 runs", section 3
-# Time to a return is that of redrawn, averaged curves, and of three runs 1 in 27 draws is thrice
-# the same: an interval of them reaches no further than they do, and holds the truth in 80 %.
+# Time to a return is that of redrawn, averaged curves. An interval of three runs, however expanded,
+# reaches no further than they do.
 MIN_REDRAWN_RUNS = 5
 
 
