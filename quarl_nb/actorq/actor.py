@@ -112,6 +112,7 @@ class Actor(Timed):
         obs[0] = self._obs
         for t in range(steps):
             action = self._actions(obs[t], orders)
+            actions.append(action.copy())  # an environment may change its own in place
             started = perf_counter()
             with users_own("environment"):
                 for i, env in enumerate(self.envs):
@@ -126,7 +127,6 @@ class Actor(Timed):
                         self._returns[i], self._lengths[i] = 0.0, 0
                         obs[t + 1, i] = self._checked(env.reset()[0])
             self.seconds["environment"] += perf_counter() - started
-            actions.append(action)
         self._obs = obs[-1]
         self._steps_until_pull -= rewards.size
         return Transitions(

@@ -24,7 +24,7 @@ from quarl_nb.actorq.settings import ActorTask, Settings
 from quarl_nb.errors import QuarlError, UnavailableError, check_at_least, check_choice, one_line
 from quarl_nb.processor import usable_cores
 from quarl_nb.quant import parse_precision
-from quarl_nb.rl.checkpoint import Progress, load_checkpoint
+from quarl_nb.rl.checkpoint import Progress, has_finite_weights, load_checkpoint
 from quarl_nb.rl.denormals import denormals_as_zero
 from quarl_nb.rl.policies import PolicyNet
 
@@ -128,7 +128,7 @@ class ActorQ:
         self.algorithm.set_random_seed((self.settings.seed or 0) + progress.timesteps)
         learner = Learner(
             self.algorithm, self.settings, total_steps, resumed=progress.timesteps > 0,
-            updates=progress.updates or 0,
+            updates=progress.updates or 0, ahead=progress.ahead,
             put_off=self.algorithm.learning_starts - learning_starts,
         )  # fmt: skip
         run = Run(learner, total_steps, self.saving, progress, progress_bar, on_message)
@@ -136,6 +136,8 @@ class ActorQ:
         try:
             with denormals_as_zero():
                 ENGINES[self.engine](run, self._tasks(learner))
+            if not has_finite_weights(self.algorithm):  # since what was published last
+                raise QuarlError("the learner's weights are NaN or infinite")
             stopped = "done"
         except KeyboardInterrupt:
             stopped = "interrupted"

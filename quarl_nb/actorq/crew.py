@@ -118,7 +118,8 @@ class Crew(ABC, Generic[M]):
 
     def _take(self, member: M) -> None:
         """Take in one message: transitions of an actor, or what the quantizer published."""
-        message = member.receive()
+        with self.learner.timed("insert"):
+            message = member.receive()
         if message is None:
             self._restart(member)
             return

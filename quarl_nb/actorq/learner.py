@@ -15,7 +15,7 @@ from quarl_nb.errors import users_own
 from quarl_nb.processes import keep_freed_memory
 from quarl_nb.rl.policies import PolicyNet
 
-ACTIVITIES = ("insert", "sample", "train", "publish", "wait")
+ACTIVITIES = ("insert", "sample", "train", "publish", "save", "wait")
 SAMPLERS = ("sample", "sample_weighted")  # of replay buffers: SB3's, and by priority
 # Of the transitions that the buffer starts with (Acme's `samples_per_insert_tolerance_rate`).
 TOLERANCE_RATE = 0.1
@@ -29,6 +29,7 @@ class Learner(Timed):
         total_steps: environment steps of the whole run, for the algorithm's schedules.
         resumed: go on from the algorithm's `num_timesteps`, not from zero.
         updates: gradient steps that the run had made before it was resumed.
+        ahead: of its rate limiter, by then.
         put_off: what a checkpoint without its whole replay buffer has added to `learning_starts`.
 
     Attributes:
@@ -46,6 +47,7 @@ class Learner(Timed):
         total_steps: int,
         resumed: bool = False,
         updates: int = 0,
+        ahead: int = 0,
         put_off: int = 0,
     ) -> None:
         super().__init__(ACTIVITIES)
@@ -59,7 +61,7 @@ class Learner(Timed):
         self._feed = ReplayFeed(algorithm, settings)
         self._begin_schedules()
         self._warm_up = algorithm.learning_starts - put_off
-        self.limiter = self._limiter()
+        self.limiter = self._limiter(ahead)
         self._policy: PolicyNet | None = None
         self._time_sampling()
 
@@ -122,7 +124,7 @@ class Learner(Timed):
         self.limiter.samples += batch
         self.updates += 1
 
-    def _limiter(self) -> RateLimiter:
+    def _limiter(self, ahead: int) -> RateLimiter:
         """From where the algorithm is now, with room for messages, batches and the warm-up."""
         algorithm, ratio = self.algorithm, self.settings.samples_per_insert
         insert = self.settings.transitions_per_message * self.settings.n_actors
@@ -130,7 +132,7 @@ class Learner(Timed):
             TOLERANCE_RATE * self._warm_up * ratio, 2 * algorithm.batch_size, 2 * insert * ratio
         )
         limiter = RateLimiter(ratio, algorithm.learning_starts, tolerance)
-        limiter.resume(algorithm.num_timesteps)
+        limiter.resume(algorithm.num_timesteps, ahead)
         return limiter
 
     def _begin_schedules(self) -> None:

@@ -46,10 +46,20 @@ class RateLimiter:
             return True
         return self._lead + n * self.samples_per_insert <= self.tolerance
 
-    def resume(self, inserts: int) -> None:
-        """Go on after `inserts` transitions, as if sampled exactly as often as they should be."""
+    @property
+    def ahead(self) -> int:
+        """Transitions sampled beyond what was asked for until now; less than 0 if owed."""
+        return self.samples - self._asked
+
+    def resume(self, inserts: int, ahead: int = 0) -> None:
+        """Go on after `inserts` transitions, as far `ahead` as it was: else each part of a run
+        would begin with the whole tolerance."""
         self.inserts = inserts
-        self.samples = round(max(inserts - self.min_size, 0) * self.samples_per_insert)
+        self.samples = self._asked + ahead
+
+    @property
+    def _asked(self) -> int:
+        return round(max(self.inserts - self.min_size, 0) * self.samples_per_insert)
 
     @property
     def _lead(self) -> float:

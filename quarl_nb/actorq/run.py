@@ -142,9 +142,11 @@ class Run:
             return
         assert self.saving.checkpoint is not None
         progress = Progress(
-            learner.steps, self.wall_s, done=self.finished, updates=learner.updates
-        )
-        save_checkpoint(self.saving.checkpoint, learner.algorithm, progress)
+            learner.steps, self.wall_s, done=self.finished, updates=learner.updates,
+            ahead=learner.limiter.ahead,
+        )  # fmt: skip
+        with learner.timed("save"):
+            save_checkpoint(self.saving.checkpoint, learner.algorithm, progress)
         self._next_checkpoint = time.perf_counter() + self.saving.checkpoint_every_s
 
     def close(self, stopped: str) -> Result:
@@ -177,7 +179,9 @@ class Run:
         steps, result = self.learner.steps, self.result
         self.count_cpu("learner")
         cpu_s = dict(result.cpu_s)
-        folder = save_policy(self.learner.policy(), self.saving.snapshots / f"{steps:09d}", {})
+        folder = self.saving.snapshots / f"{steps:09d}"
+        with self.learner.timed("save"):
+            save_policy(self.learner.policy(), folder, {})
         result.snapshots.append(Snapshot(steps, self.learner.updates, wall_s, folder, cpu_s))
 
     def _show(self, steps: int) -> None:

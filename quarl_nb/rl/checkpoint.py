@@ -40,6 +40,7 @@ class Progress:
     Attributes:
         stages: (environment steps, metres) of the curriculum, where the recipe has one.
         updates: gradient steps of an ActorQ run; an algorithm may have made others before it.
+        ahead: transitions that its learner had sampled beyond what the rate limiter asks for.
     """
 
     timesteps: int = 0
@@ -49,6 +50,7 @@ class Progress:
     done: bool = False
     stages: list[tuple[int, float]] = field(default_factory=list)
     updates: int | None = None
+    ahead: int = 0
 
 
 def save_checkpoint(path: Path, model: BaseAlgorithm, progress: Progress) -> None:

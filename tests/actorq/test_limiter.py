@@ -46,10 +46,24 @@ def test_the_ratio_is_kept_whoever_is_faster():
         assert abs(limiter.samples - expected) <= 1000
 
 
-def test_a_resumed_run_owes_nothing():
+def test_a_run_resumed_from_an_older_checkpoint_owes_nothing():
     limiter = RateLimiter(samples_per_insert=16, min_size=100, tolerance=512)
     limiter.resume(1100)
     assert limiter.samples == 16_000 and limiter.can_sample(512) and limiter.can_insert(32)
+
+
+@pytest.mark.parametrize("parts", [1, 2, 20])
+def test_a_run_in_parts_samples_as_often_as_one(parts):
+    done, ahead, samples = 0, 0, 0
+    for part in range(1, parts + 1):
+        limiter = RateLimiter(samples_per_insert=16, min_size=100, tolerance=512)
+        limiter.resume(done, ahead)
+        while limiter.inserts < 2000 * part // parts:
+            limiter.inserts += 10
+            while limiter.can_sample(64):  # a learner that is faster than its actors
+                limiter.samples, samples = limiter.samples + 64, samples + 64
+        done, ahead = limiter.inserts, limiter.ahead
+    assert 0 < samples - 1900 * 16 <= 512
 
 
 def test_a_ratio_that_is_not_positive_is_refused():

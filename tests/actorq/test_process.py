@@ -288,3 +288,12 @@ def test_a_script_without_its_guard_is_told_so(tmp_path):
     done = subprocess.run([sys.executable, str(script)], stderr=subprocess.PIPE, text=True)
     error = done.stderr.strip().splitlines()[-1]
     assert done.returncode and error.endswith('must start ActorQ under if __name__ == "__main__":')
+
+
+def test_the_learners_activities_fill_the_run(small_dqn, tmp_path):
+    saving = Saving(checkpoint=tmp_path / "run.pt", checkpoint_every_s=0)
+    result = ActorQ(small_dqn(), engine="process", saving=saving, n_actors=1).learn(
+        2000, progress_bar=False
+    )
+    assert 0 < result.learner_s["save"] and set(result.learner_s) > {"insert", "wait"}
+    assert sum(result.learner_s.values()) > 0.8 * result.wall_s

@@ -375,3 +375,44 @@ def test_nan_weights_are_never_published(small_dqn):
     torch.nn.init.constant_(model.q_net.q_net[0].weight, torch.nan)
     with pytest.raises(QuarlError, match="NaN"):
         run(model)
+
+
+def test_an_environment_that_changes_its_action_leaves_the_stored_one(counter):
+    class InPlace(counter):
+        def step(self, action):
+            action *= 0.0  # as a conversion of units might
+            return super().step(action)
+
+    env = InPlace(discrete=False)
+    model = TD3("MlpPolicy", env, learning_starts=10, batch_size=8, buffer_size=500, seed=0,
+                policy_kwargs=dict(net_arch=[8]))  # fmt: skip
+    run(model, 60, lambda: InPlace(discrete=False), n_actors=1)
+    assert len(np.unique(model.replay_buffer.actions[:60])) > 60  # not one and the same
+
+
+@pytest.mark.parametrize("parts", [1, 10])
+def test_a_run_in_parts_makes_as_many_updates_as_one(small_dqn, tmp_path, parts):
+    saving = Saving(checkpoint=tmp_path / "run.pt")
+    for part in range(1, parts + 1):
+        result = run(small_dqn(), 1000 * part // parts, saving=saving, samples_per_insert=2.0)
+    # 2 samples for each step in batches of 8, and the tolerance: two messages of two actors.
+    asked = (result.steps - 20) * 2 / 8
+    assert asked <= result.updates <= asked + 2 * 2 * 50 * 2 / 8
+
+
+def test_weights_that_diverge_after_the_last_publication_end_the_run(small_dqn, tmp_path):
+    model = small_dqn()
+    train = model.train
+
+    def diverging(gradient_steps, batch_size):
+        train(gradient_steps, batch_size)
+        if model.num_timesteps > 300:
+            with torch.no_grad():
+                next(model.policy.parameters()).fill_(torch.nan)
+
+    model.train = diverging
+    actorq = ActorQ(model, engine="serial", n_actors=1, pull_period=1000)
+    with pytest.raises(QuarlError, match="the learner's weights are NaN"):
+        actorq.learn(400, progress_bar=False)
+    assert actorq.result.stopped == "the learner's weights are NaN or infinite"
+    assert actorq.result.steps == 400
