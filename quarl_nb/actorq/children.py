@@ -45,11 +45,16 @@ class Child:
         self, name: str, body: Callable[..., None], arguments: tuple[Any, ...], restarts: int = 0
     ) -> None:
         self.name, self.restarts = name, restarts
-        self.connection, remote = SPAWN.Pipe()
-        self.process = SPAWN.Process(target=_run, args=(body, remote, *arguments), name=name)
-        with child_environment():
-            self.process.start()
-        remote.close()
+        try:
+            self.connection, remote = SPAWN.Pipe()
+            with remote:
+                self.process = SPAWN.Process(
+                    target=_run, args=(body, remote, *arguments), name=name
+                )
+                with child_environment():
+                    self.process.start()
+        except OSError as error:  # too many open files, or processes
+            raise QuarlError(f"{name} cannot be started: {error.strerror}") from error
 
     def await_hello(self) -> None:
         while not self.connection.poll(POLL_S) and self.process.is_alive():

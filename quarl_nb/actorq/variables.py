@@ -86,7 +86,9 @@ class SharedVariables:
             begun, ended, length = range(3 * slot, 3 * slot + 3)
             version = self._stamps[ended]
             payload = self._slot(slot)[: self._stamps[length]].tobytes()
-            if version != _EMPTY and self._stamps[begun] == version == self._stamps[ended]:
+            whole = version != _EMPTY and self._stamps[begun] == version == self._stamps[ended]
+            # A slot that was just written anew is not the newest yet: the next pull would go back.
+            if whole and self._stamps[-1] == slot:
                 return Variables(version, self.precision, payload)
         return None
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import gc
 import os
 import signal
 import struct
@@ -17,6 +19,7 @@ import pytest
 
 from quarl_nb.actorq.children import Child
 from quarl_nb.errors import QuarlError
+from quarl_nb.processes import SPAWN
 
 pytestmark = pytest.mark.timeout(60)  # what is tested here did not end at all
 
@@ -73,3 +76,17 @@ def test_what_a_dead_child_had_said_is_heard(sleeper: Path) -> None:
         time.sleep(0.01)
     assert child.receive() == "hello" and child.receive() is None
     child.end()
+
+
+def test_a_child_that_the_system_refuses_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(self: Any) -> None:
+        raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+    monkeypatch.setattr(SPAWN.Process, "start", refused)
+    open_before = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(QuarlError) as told:
+        Child("actor 2", ByValue(lambda connection: None), ())
+    assert str(told.value) == "actor 2 cannot be started: Resource temporarily unavailable"
+    del told
+    gc.collect()
+    assert len(os.listdir("/proc/self/fd")) <= open_before

@@ -62,3 +62,28 @@ def test_what_does_not_fit_or_is_older_is_refused():
     with pytest.raises(QuarlError, match="older"):
         shared.publish(Variables(4, "fp32", b""))
     assert shared.pull() == Variables(5, "fp32", b"12345")
+
+
+def test_what_is_written_but_not_yet_the_newest_is_not_pulled():
+    """A reader that took its slot before two publications meets the third, in that very slot."""
+    shared = SharedVariables(10, "fp32")
+    for version in (1, 2, 3, 4):
+        shared.publish(Variables(version, "fp32", b"payload"))
+    stamps = shared._stamps
+    newest = stamps[-1]
+
+    class Overtaken(list):
+        """The stamps as such a reader sees them: at first the slot that is written next."""
+
+        reads = 0
+
+        def __getitem__(self, at):
+            if at == -1:
+                self.reads += 1
+                return (newest + 1) % 3 if self.reads == 1 else newest
+            return stamps[at]
+
+    begun, ended = (3 * ((newest + 1) % 3) + i for i in (0, 1))
+    stamps[begun] = stamps[ended] = 5  # whole, and the next line of `publish` has not run
+    shared._stamps = Overtaken()
+    assert shared.pull().version == 4
