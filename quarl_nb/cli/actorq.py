@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -114,8 +115,8 @@ def _learn(actorq: ActorQ, meter: EnergyMeter, options: argparse.Namespace) -> i
     result = actorq.result
     if result.steps > result.resumed_at:
         _print_result(result)
-        _save_policy(learner, result, options)
         _write_record(result, meter, options)
+        _save_policy(learner, result, options)
     elif result.stopped == "interrupted":
         print("interrupted before the first step: nothing to save")
     else:
@@ -146,11 +147,19 @@ def _write_record(result: Result, meter: EnergyMeter, options: argparse.Namespac
               "energy": meter.as_record(), "provenance": provenance.collect()}  # fmt: skip
     if result.resumed_at and options.record.exists():
         # What was measured before the run was resumed is in no other place.
-        earlier = f"{options.record.stem}.until-{result.resumed_at}{options.record.suffix}"
-        earlier_record = options.record.rename(options.record.with_name(earlier))
-        print(f"record until step {result.resumed_at:,}: {earlier_record}")
+        earlier = _unused(options.record, f"until-{result.resumed_at}")
+        print(f"record until then: {options.record.rename(earlier)}")
     write_atomically(options.record, (json.dumps(to_json(record), indent=1) + "\n").encode())
     print(f"record: {options.record}")
+
+
+def _unused(path: Path, label: str) -> Path:
+    """`run.json` as `run.label.json`, or `run.label-2.json` where that exists, and so on."""
+    for n in itertools.count(1):
+        found = path.with_name(f"{path.stem}.{label}{f'-{n}' if n > 1 else ''}{path.suffix}")
+        if not found.exists():
+            break
+    return found
 
 
 def _save_policy(learner: OffPolicyAlgorithm, result: Result, options: argparse.Namespace) -> None:

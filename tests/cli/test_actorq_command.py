@@ -105,6 +105,20 @@ def test_the_record_of_a_resumed_run_says_where_it_began(tmp_path, capsys):
     assert out.endswith("nothing was left to do: 300 steps were made before\n") and "nan" not in out
 
 
+def test_a_checkpoint_that_stood_still_loses_no_record_of_before_it(tmp_path):
+    record, checkpoint = tmp_path / "run.json", tmp_path / "run.pt"
+    command = [*SERIAL, "--env", "CartPole-v1", "--record", str(record),
+               "--checkpoint", str(checkpoint), "--steps"]  # fmt: skip
+    assert main([*command, "200"]) == 0
+    stood_still = checkpoint.read_bytes()  # as where the weights became NaN after it
+    for steps in (300, 400):
+        checkpoint.write_bytes(stood_still)
+        assert main([*command, str(steps)]) == 0
+    found = [json.loads((tmp_path / name).read_text())["measured"]["steps"]
+             for name in ("run.until-200.json", "run.until-200-2.json", "run.json")]  # fmt: skip
+    assert found == [200, 300, 400]
+
+
 def test_a_finished_run_leaves_its_policy_as_it_was_trained(tmp_path, capsys):
     folder = tmp_path / "policy"
     command = [*SERIAL, "--env", "CartPole-v1", "--steps", "200",
