@@ -118,6 +118,15 @@ def test_only_runs_of_one_setting_are_compared() -> None:
     assert set(actorq.runs.speedups(again)["runs"]) == {3}  # a run counts once
 
 
+def test_runs_with_other_options_of_the_algorithm_are_other_runs() -> None:
+    slow, fast = (
+        make_records(["Walker Stand"]).assign(**{"budget.options": [{"learning_rate": rate}] * 12})
+        for rate in (1e-4, 1e-2)
+    )
+    found = actorq.runs.speedups(pd.concat([slow, fast], ignore_index=True))
+    assert len(found) == 8 and set(found["runs"]) == {3}
+
+
 def test_times_of_two_processors_are_not_compared() -> None:
     full, int8 = (make_records(["Walker Stand"], [actor]).assign(**{"provenance.cpu": cpu})
                   for actor, cpu in (("fp32/torch", "one"), ("int8/onnxruntime", "another")))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 
 import numpy as np
@@ -22,8 +23,8 @@ from quarl_nb.report.stats import Floats, bootstrap_weights
 
 # What two runs must share to be compared: fields of the cell and of the budget, the processor.
 SETTING = ["task", "env_id", "algo", "width", "n_actors", "envs_per_actor", "pull_period",
-           "samples_per_insert", "batch_size", "budget.steps", "budget.device", "budget.autocast",
-           "provenance.cpu"]  # fmt: skip
+           "samples_per_insert", "batch_size", "options", "budget.steps", "budget.device",
+           "budget.autocast", "provenance.cpu"]  # fmt: skip
 # Of runs that are compared at several pull periods: steps and updates tell the same on any
 # processor.
 BUT_PULLS = [name for name in SETTING if name not in ("pull_period", "provenance.cpu")]
@@ -50,6 +51,7 @@ def actorq_runs(records: pd.DataFrame) -> pd.DataFrame:
         if name not in rows:
             rows[name] = ""
     rows["batch_size"] = [_batch_size(options) for options in rows["budget.options"]]
+    rows["options"] = [json.dumps(options, sort_keys=True) for options in rows["budget.options"]]
     rows["actor"] = rows["precision"] + "/" + rows["runtime"]
     if "run_s" not in rows:
         rows["run_s"] = [times[-1] if len(times) else np.nan for times in rows["curve_wall_s"]]
