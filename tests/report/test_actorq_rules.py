@@ -173,6 +173,9 @@ def test_rare_pulls() -> None:
     for rule in (rare_pulls_harm,
                  lambda runs: rare_pulls_slower(runs, [30, 1000], ["dm:walker-stand"])):
         assert rule(pd.concat([even, crowded])) == rule(even)
+    # Elsewhere, too, pulls that harm show that they may; those that do not show nothing.
+    assert rare_pulls_harm(crowded).verdict == "reproduced"
+    assert rare_pulls_harm(even.assign(n_actors=8)).verdict == "inconclusive"
     assert rare_pulls_harm(at(30, "Walker Stand", good)).verdict == "not measured"
     stand = pd.concat([at(100, "Humanoid Stand", good), at(1000, "Humanoid Stand", late)])
     walk = pd.concat([at(100, "Humanoid Walk", good), at(1000, "Humanoid Walk", late)])

@@ -2,7 +2,8 @@
 
 A verdict on time, waiting or convergence needs the paper's setting (section 3) and three runs of
 each kind, five where redrawn runs give the interval; measured elsewhere the finding tells its
-numbers and setting and stays inconclusive. The smoke profile decides nothing.
+numbers and setting and stays inconclusive, unless it shows what is only claimed to be possible. The
+smoke profile decides nothing.
 """
 
 from __future__ import annotations
@@ -31,17 +32,22 @@ def preferred(rows: pd.DataFrame) -> pd.DataFrame:
 
 def finding(
     verdict: Verdict, rows: pd.DataFrame, text: str, interval: Interval | None = None,
-    min_runs: int = MIN_RUNS,
+    min_runs: int = MIN_RUNS, possible: bool = False,
 ) -> Finding:
     """The verdict, if the rows are in the paper's setting and of `min_runs` runs at least, as are
-    the fp32 ones that they are compared with (`base_runs`)."""
+    the fp32 ones that they are compared with (`base_runs`).
+
+    Args:
+        possible: the claim is that something may happen: it is reproduced in any setting.
+    """
     fewest = rows.filter(["runs", "base_runs"]).min(axis=None)
     if fewest < min_runs:
         verdict = "inconclusive"
         text += f" (only {fewest:.0f} of {min_runs} runs)"
     other = rows[~papers_setting(rows)]
     if len(other):
-        verdict = "inconclusive"
+        if not (possible and verdict == "reproduced"):
+            verdict = "inconclusive"
         text += f" (not the paper's setting: {setting_label(other)})"
     return Finding(verdict, text, interval, keys_of(rows))
 

@@ -133,7 +133,8 @@ def fewer_steps(records: pd.DataFrame, precision: str, env_ids: Sequence[str]) -
 def rare_pulls_harm(records: pd.DataFrame) -> Finding:
     """Mean return over the run, longest pull period against the shortest, task by task.
 
-    Reproduced when one task loses more than 5 % (Holm), not reproduced when none loses 5 %.
+    Reproduced when one task loses more than 5 % (Holm), in whatever setting: the claim is that this
+    may happen. Not reproduced when none loses 5 %.
     """
     runs, rows = learning_runs(measured(records)), []
     settings = runs.groupby([*BUT_PULLS, *ACTOR], sort=False, dropna=False) if len(runs) else ()
@@ -159,7 +160,7 @@ def rare_pulls_harm(records: pd.DataFrame) -> Finding:
         if (found["area_loss_p_no_loss"] <= ALPHA).all() else "inconclusive"
     worst = found.loc[found["area_loss"].idxmax()]
     text = "loss of mean return: " + "; ".join(found["text"])
-    return finding(verdict, found, text, interval_of(worst, "area_loss"))
+    return finding(verdict, found, text, interval_of(worst, "area_loss"), possible=True)
 
 
 def rare_pulls_slower(
