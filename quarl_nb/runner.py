@@ -13,7 +13,6 @@ from typing import Any
 
 from tqdm import tqdm
 
-from quarl_nb import provenance
 from quarl_nb.energy import EnergyMeter
 from quarl_nb.errors import QuarlError, check_at_least
 from quarl_nb.store import ResultStore
@@ -67,7 +66,7 @@ def run_study(
         return RunSummary(done=0, skipped=len(jobs), failed=0, total=len(jobs))
     EnergyMeter()  # an unknown country is to be told here, not by every cell
     store.prepare(study.name, profile)
-    task = Task(study, profile, store, provenance.collect())
+    task = Task(study, profile, store)
     done, errors = 0, []
     shown = progress and sys.stderr.isatty() and not os.environ.get("CI")
     bar = tqdm(

@@ -11,6 +11,7 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, NoReturn
 
+from quarl_nb import provenance
 from quarl_nb.energy import EnergyMeter
 from quarl_nb.errors import QuarlError
 from quarl_nb.processes import (
@@ -21,7 +22,6 @@ from quarl_nb.processes import (
     end_with_parent,
     lock_bars_by_threads,
 )
-from quarl_nb.provenance import utc_now
 from quarl_nb.store import ResultStore, to_json
 from quarl_nb.study import Study
 
@@ -53,7 +53,6 @@ class Task:
     study: Study
     profile: str
     store: ResultStore
-    provenance: Mapping[str, Any]
 
     def fail(self, job: Job, line: str, details: str) -> Outcome:
         """Leave the error file of a failed cell."""
@@ -168,10 +167,11 @@ def _work(connection: Connection, pickled: bytes) -> None:
     lock_bars_by_threads()
     signal.signal(signal.SIGTERM, _end)
     task: Task = pickle.loads(pickled)  # from our own parent, never from a file
+    origin = provenance.collect()  # here: who replaces a dead worker runs the code of that time
     try:
         connection.send(None)
         while True:
-            connection.send(_measure(task, connection.recv()))
+            connection.send(_measure(task, origin, connection.recv()))
     except (EOFError, OSError):
         return
 
@@ -182,9 +182,9 @@ def _end(*_: object) -> NoReturn:
     raise SystemExit(128 + signal.SIGTERM)
 
 
-def _measure(task: Task, job: Job) -> Outcome:
-    """Measure one cell and record it, or leave its error file."""
-    provenance = {**task.provenance, "start_time": utc_now()}
+def _measure(task: Task, origin: Mapping[str, Any], job: Job) -> Outcome:
+    """Measure one cell and record it, `origin` with it, or leave its error file."""
+    started = provenance.utc_now()
     _reset_peak_memory()
     try:
         with EnergyMeter() as meter:
@@ -203,7 +203,7 @@ def _measure(task: Task, job: Job) -> Outcome:
             "wall_s": meter.wall_s,
             "peak_memory_bytes": _peak_memory_bytes(),
             "extra": measurement.extra,
-            "provenance": provenance,
+            "provenance": {**origin, "start_time": started},
         })  # fmt: skip
         if clash := set(job.cell) & set(measurement.measured):
             raise ValueError(f"measured fields hide cell fields: {', '.join(sorted(clash))}")

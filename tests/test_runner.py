@@ -59,6 +59,20 @@ def test_every_cell_gets_its_record(store):
         assert 1_000_000 < record["peak_memory_bytes"] < 1_000_000_000
 
 
+class OneCore(FakeStudy):
+    """Lets the worker that it goes to use one core."""
+
+    def __setstate__(self, state):
+        vars(self).update(state)
+        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+
+
+def test_provenance_is_that_of_the_process_that_measured(store):
+    """One that replaces a dead worker days later runs what lies on disk by then."""
+    run(store, OneCore())
+    assert {record["provenance"]["cores"] for record in store.records("fake", "smoke")} == {1}
+
+
 def test_workers_have_one_thread_and_leave_the_runner_alone(store, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "5")
     run(store)
