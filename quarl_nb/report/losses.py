@@ -171,7 +171,7 @@ def returns_of(record: pd.Series) -> Floats:
 
 
 def _check_alike(reference: pd.Series, record: pd.Series) -> None:
-    for name in ("first_seed", "random_actions"):
+    for name in ("first_seed", "random_actions", "tensors_sha256"):
         column = f"budget.{name}"
         own, other = record.get(column), reference.get(column)
         if own != other and not (pd.isna(own) and pd.isna(other)):

@@ -89,6 +89,11 @@ def load_spec(folder: Path) -> PolicySpec:
     return _read_description(folder)[0]
 
 
+def load_digest(folder: Path) -> str:
+    """SHA-256 of the weights of the policy in a folder of `save_policy`; `load_spec`'s errors."""
+    return _read_description(folder)[1]
+
+
 def _load_folder(folder: Path) -> PolicyNet:
     spec, sha256 = _read_description(folder)
     try:

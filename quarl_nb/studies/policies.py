@@ -12,7 +12,7 @@ import gymnasium as gym
 from quarl_nb.errors import QuarlError, check_choice
 from quarl_nb.paths import project_root
 from quarl_nb.rl.exploration import random_actions_of
-from quarl_nb.rl.policies import DESCRIPTION, PolicyNet, load_policy, load_spec
+from quarl_nb.rl.policies import DESCRIPTION, PolicyNet, load_digest, load_policy, load_spec
 from quarl_nb.rl.public_agents import PublicAgent, load_agent, public_agents
 from quarl_nb.rl.recipes import recipes
 
@@ -49,6 +49,10 @@ class PolicySource(Protocol):
 
     def random_actions(self, name: str) -> float:
         """The share of random actions that it is evaluated with."""
+        ...
+
+    def version(self, name: str) -> dict[str, str]:
+        """For a budget: what tells a policy from one that had its name before; else nothing."""
         ...
 
     def load(self, name: str) -> Subject: ...
@@ -92,6 +96,10 @@ class TrainedPolicies:
     def random_actions(self, name: str) -> float:
         return random_actions_of(load_spec(self.root / name).head, self.describe(name)[1])
 
+    def version(self, name: str) -> dict[str, str]:
+        # The suite's own lie beside their records, which --recompute measures anew.
+        return {} if name in recipes() else {"tensors_sha256": load_digest(self.root / name)}
+
     def load(self, name: str) -> Subject:
         algo, env_id = self.describe(name)
         net = load_policy(self.root / name)
@@ -110,6 +118,9 @@ class PublicPolicies:
 
     def random_actions(self, name: str) -> float:
         return 0.0  # what its author's evaluation draws, its environment does
+
+    def version(self, name: str) -> dict[str, str]:
+        return {}
 
     def load(self, name: str) -> Subject:
         agent = self._agent(name)

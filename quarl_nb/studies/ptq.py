@@ -76,7 +76,7 @@ class PTQStudy:
             episodes = parameters["episodes"]
             if is_atari(env_id) or env_id.startswith("ALE/"):
                 episodes = min(episodes, ATARI_EPISODES)
-            budget = {"first_seed": parameters["first_seed"]}
+            budget = {"first_seed": parameters["first_seed"]} | self.policies.version(policy)
             if share := self.policies.random_actions(policy):
                 budget["random_actions"] = share
             for precision, ranges in formats:

@@ -41,12 +41,13 @@ class WeightStudy:
         found = []
         for policy in select(self.policies, parameters["policies"]):
             algo, env_id = self.policies.describe(policy)
+            budget = {"histogram_bins": HISTOGRAM_BINS} | self.policies.version(policy)
             for precision in parameters["precisions"]:
                 for ranges in parameters["ranges"]:
                     parse_precision(precision, ranges)
                     cell = {"policy": policy, "algo": algo, "env_id": env_id,
                             "precision": precision, "ranges": ranges}  # fmt: skip
-                    found.append((cell, {"histogram_bins": HISTOGRAM_BINS}))
+                    found.append((cell, budget))
         return found
 
     def measure(self, cell: Mapping[str, Any], budget: Mapping[str, Any]) -> Measurement:

@@ -89,6 +89,13 @@ def test_other_seeds_are_refused() -> None:
         paired_losses(rows)
 
 
+def test_two_policies_of_one_name_are_no_pair() -> None:
+    rows = frame(fp32=[1.0, 2], affine8=[1.0, 2])
+    rows["budget.tensors_sha256"] = ["a1", "b2"]
+    with pytest.raises(QuarlError, match="affine8 ran with tensors_sha256 b2, fp32 with a1"):
+        paired_losses(rows)
+
+
 def test_a_greedy_and_an_exploring_record_are_no_pair() -> None:
     rows = frame(fp32=[1.0, 2], affine8=[1.0, 2])
     rows["budget.random_actions"] = [float("nan"), 0.01]

@@ -10,12 +10,13 @@ from quarl_nb.errors import QuarlError
 from quarl_nb.quant import parse_precision
 from quarl_nb.quantize import quantize_table
 from quarl_nb.rl.layers import Layer
-from quarl_nb.rl.policies import Head, PolicyNet, PolicySpec, save_policy
+from quarl_nb.rl.policies import Head, PolicyNet, PolicySpec, load_digest, save_policy
 from quarl_nb.runner import plan, run_study
 from quarl_nb.store import ResultStore
 from quarl_nb.studies import STUDIES, get_study
 from quarl_nb.studies.policies import TrainedPolicies, select
 from quarl_nb.studies.ptq import PTQ, quantize_policy
+from quarl_nb.studies.weights import WEIGHTS
 
 
 def lean_policy() -> PolicyNet:
@@ -178,6 +179,24 @@ def test_a_greedy_policy_of_atari_plays_some_actions_at_random(project):
         (_, budget), *_ = PTQ.cells({**PTQ.profiles["smoke"], "policies": ["mine"]})
         shares[head] = budget.get("random_actions")
     assert shares == {"argmax": 0.01, "sample": None}  # None: the key of the records before it
+
+
+@pytest.mark.parametrize("study", [PTQ, WEIGHTS])
+def test_another_policy_of_the_same_name_is_measured_anew(project, study):
+    folder, store = project / "data" / "policies" / "mine", ResultStore()
+
+    def run_it():
+        save_policy(own, folder, {})
+        return run_study(study, "smoke", store, progress=False, parameters={"policies": ["mine"]})
+
+    own = lean_policy()
+    first, again = run_it(), run_it()
+    assert (first.done, again.done, again.skipped) == (first.total, 0, first.total)
+    with torch.no_grad():
+        own.layers[0].weight.mul_(-1)
+    assert run_it().done == first.total
+    digests = store.frame(study.name)["budget.tensors_sha256"]
+    assert set(digests) == {load_digest(folder)}
 
 
 def test_a_policy_of_ones_own_is_measured_by_its_name_alone(project):
