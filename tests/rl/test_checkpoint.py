@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import pickle
+from copy import deepcopy
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -19,7 +20,13 @@ from stable_baselines3.common.vec_env import DummyVecEnv
 
 from quarl_nb.errors import QuarlError
 from quarl_nb.rl import checkpoint
-from quarl_nb.rl.checkpoint import Progress, load_checkpoint, read_progress, save_checkpoint
+from quarl_nb.rl.checkpoint import (
+    Mark,
+    Progress,
+    load_checkpoint,
+    read_progress,
+    save_checkpoint,
+)
 from quarl_nb.rl.prioritized import PrioritizedDQN, PrioritizedReplayBuffer
 
 ARRAYS = ("observations", "next_observations", "actions", "rewards", "dones", "timeouts")
@@ -117,6 +124,23 @@ def test_a_full_buffer_goes_into_one_of_its_size_alone(tmp_path):
     assert larger.replay_buffer.size() == 40 and not larger.replay_buffer.full
     with pytest.raises(QuarlError, match="has 40 rows, that of the algorithm 30"):
         reopened(half, tmp_path / "c.pt", buffer_size=30)
+
+
+# 28 further transitions find room among 60, begin anew after 8, or take the place of the oldest.
+@pytest.mark.parametrize(("steps", "kept"), [(20, 20), (52, 52 - 20), (152, 60 - 28)])
+def test_what_was_collected_after_the_mark_does_not_count(tmp_path, steps, kept):
+    saved = model()
+    saved.learn(steps)
+    mark, before = Mark.of(saved), deepcopy(saved.replay_buffer)
+    saved.learn(28, reset_num_timesteps=False)
+    assert saved._n_calls == steps + 28
+    save_checkpoint(tmp_path / "c.pt", saved, Progress(timesteps=steps), mark)
+    other = model()
+    load_checkpoint(tmp_path / "c.pt", other)
+    assert (other._n_calls, other.num_timesteps) == (steps, steps)
+    assert other.replay_buffer.size() == min(steps, 60) and other.replay_buffer.pos == steps % 60
+    same = (other.replay_buffer.observations == before.observations)[: before.size()]
+    assert same.all(axis=(1, 2, 3, 4)).sum() == kept
 
 
 def test_the_entropy_coefficient_of_sac_comes_back(tmp_path):
