@@ -66,6 +66,19 @@ def test_times_of_two_processors_are_not_compared():
     assert list(speedups(found)["policy"]) == ["A"]
 
 
+def test_the_first_seed_with_both_from_one_processor_is_the_one_compared():
+    found = records({"A": 2.0}, seeds=3)
+    found = found.sort_values("seed", ignore_index=True)  # fp32, bf16 of seeds 0, 1, 2
+    assert speedups(found)["keys"].item() == ("Afp32", "Abf16")
+    assert speedups(found.drop(index=0))["keys"].item() == ("Afp321", "Abf161")
+    assert speedups(found.drop(index=1))["keys"].item() == ("Afp321", "Abf161")
+    found["provenance.cpu"] = ["one", "another", "one", "another", "another", "another"]
+    assert speedups(found)["keys"].item() == ("Afp322", "Abf162")
+    fp16 = found.loc[[0, 2]].assign(precision="fp16", key="fp16")  # seeds 0 and 1, from "one"
+    both = speedups(pd.concat([found, fp16], ignore_index=True)).set_index("precision")["keys"]
+    assert both.to_dict() == {"bf16": ("Afp322", "Abf162"), "fp16": ("Afp32", "fp16")}
+
+
 def test_the_interval_holds_the_truth():
     row = speedups(records({"A": 2.0}, jitter=0.1)).iloc[0]
     assert row["learner_low"] < 2 < row["learner_high"]
