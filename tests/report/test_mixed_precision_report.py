@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from quarl_nb.errors import QuarlError
 from quarl_nb.report.mixed_precision.figures import speedup_by_size
 from quarl_nb.report.mixed_precision.rewards import reward_table
 from quarl_nb.report.mixed_precision.rules import half_precision_speedup
@@ -137,6 +138,17 @@ def test_one_training_a_side_says_nothing_about_precision():
     lone = reward_table(records({"A": 3.0}, 0.0)).iloc[0]
     assert lone["gain over fp32 [95 %, trainings]"] == "0.0%"  # without ends
     assert reward_table(records({"A": 3.0})).empty and reward_table(pd.DataFrame()).empty
+
+
+@pytest.mark.parametrize("name", ["timesteps", "eval_episodes", "first_seed"])
+def test_trainings_of_other_budgets_are_not_compared(name):
+    frame = records({"A": 3.0, "B": 3.0}, 0.0, seeds=3).assign(**{f"budget.{name}": 9})
+    assert len(reward_table(frame)) == 2
+    frame.loc[frame["key"] == "Bbf161", f"budget.{name}"] = 8
+    message = f"^B: trainings that are compared had {name} 9 and 8; run all with the same$"
+    for compare in (reward_table, half_precision_speedup):
+        with pytest.raises(QuarlError, match=message):
+            compare(frame)
 
 
 def test_without_records_nothing_is_measured():
