@@ -393,6 +393,19 @@ def test_noise_seldom_passes_for_a_gain():
     assert sum(gain(seed) for seed in range(25)) <= 2
 
 
+def test_of_gains_that_are_noise_one_in_twenty_passes_at_5_percent():
+    rows = qat.gains.trainings(planted(none, noise=0.0, policies=["a2c-CartPole-v1"]))
+    ways = [qat.gains.FP32, qat.gains.minmax(8)]
+    pair = pd.concat(qat.gains.trained_in(rows, way) for way in ways)
+    many = pd.concat([pair.assign(policy=f"policy {i:03d}") for i in range(400)])
+    many["mean"] += 20 * np.random.default_rng(0).standard_normal(len(many))
+    p = qat.gains.gains(many, qat.gains.minmax(8))["p_gain"]
+    assert len(p) == 400
+    # Of 400 the shares have standard deviations of 1.1 % and 2.5 %.
+    assert (p <= 0.05).mean() == pytest.approx(0.05, abs=0.03)
+    assert (p <= 0.5).mean() == pytest.approx(0.5, abs=0.07)
+
+
 def test_the_claims_have_their_rules():
     frames = {"qat": planted(knee)}
     found = claims.verdicts(lambda study: frames.get(study, pd.DataFrame())).set_index("id")

@@ -10,13 +10,16 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import gymnasium as gym
 import numpy as np
 import pytest
 import torch
 from gymnasium import Env
 from gymnasium.spaces import Box, Discrete
 from stable_baselines3 import A2C, DQN, SAC
-from stable_baselines3.common.vec_env import DummyVecEnv
+from stable_baselines3.common.logger import Logger
+from stable_baselines3.common.utils import set_random_seed
+from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 
 from quarl_nb.errors import QuarlError
 from quarl_nb.rl import checkpoint
@@ -109,6 +112,39 @@ def test_priorities_come_back_and_go_on(tmp_path):
         np.testing.assert_array_equal(a, b)
     other.learn(28, reset_num_timesteps=False)
     assert other.num_timesteps == 100 and theirs.pos == 40
+
+
+def test_a_resumed_model_makes_the_update_that_the_saved_one_makes(tmp_path):
+    saved = model()
+    saved.learn(40)
+    other = reopened(saved, tmp_path / "c.pt")
+    # Updates after every fourth step, from step 12 on, each of one batch.
+    assert (other._n_updates, other._n_calls) == (saved._n_updates, saved._n_calls) == (8, 40)
+    moments = saved.policy.optimizer.state_dict()["state"]
+    assert moments[0]["step"] == 8 and moments[0]["exp_avg"].abs().sum() > 0
+    for made in (saved, other):
+        set_random_seed(1)
+        made.set_logger(Logger(folder=None, output_formats=[]))
+        made.train(1, 8)
+    for ours, theirs in zip(saved.policy.parameters(), other.policy.parameters(), strict=True):
+        assert torch.equal(ours, theirs)
+
+
+def test_statistics_of_observations_and_returns_come_back(tmp_path):
+    def normalized() -> A2C:
+        env = VecNormalize(DummyVecEnv([lambda: gym.make("CartPole-v1")]), gamma=0.9)
+        return A2C("MlpPolicy", env, seed=0, device="cpu", policy_kwargs={"net_arch": [4]})
+
+    saved, other = normalized(), normalized()
+    saved.learn(50)
+    save_checkpoint(tmp_path / "c.pt", saved, Progress(timesteps=50))
+    load_checkpoint(tmp_path / "c.pt", other)
+    for name in ("obs_rms", "ret_rms"):
+        ours, theirs = (getattr(m.get_vec_normalize_env(), name) for m in (saved, other))
+        assert ours.count == theirs.count > 50
+        np.testing.assert_array_equal(ours.mean, theirs.mean)
+        np.testing.assert_array_equal(ours.var, theirs.var)
+    assert 1 < theirs.mean < 10  # of returns, whose discounted sum ends at 10
 
 
 def test_a_full_buffer_goes_into_one_of_its_size_alone(tmp_path):

@@ -211,6 +211,21 @@ def test_evaluations_are_evenly_spaced_after_the_delay_and_the_last_of_the_best_
     assert done.curves["eval_returns"].tolist() == [[1, 3], [5, 7], [6, 6], [0, 2]]
 
 
+def test_training_takes_denormal_numbers_for_zero(monkeypatch):
+    during, evaluate = [], watched.evaluate
+
+    def is_zero() -> bool:
+        return (torch.tensor([1e-30]) * 1e-10).item() == 0
+
+    def spy(*arguments):
+        during.append(is_zero())
+        return evaluate(*arguments)
+
+    monkeypatch.setattr(watched, "evaluate", spy)
+    train_watched(small(sb3.A2C), "CartPole-v1", Schedule(20, 0, 2, 1), PolicyNet.from_sb3, [])
+    assert during == [True, True] and not is_zero()
+
+
 def test_spread_of_discrete_actions():
     model = small(sb3.PPO)
     obs = np.random.default_rng(0).normal(size=(30, 4)).astype(np.float32)
