@@ -38,9 +38,12 @@ class Progress:
     """What a run has reached so far, kept in its checkpoint.
 
     Attributes:
+        timesteps: environment steps that it has learned from; of a run that reached its target
+            return, all it has made.
         stages: (environment steps, metres) of the curriculum, where the recipe has one.
-        updates: gradient steps of an ActorQ run; an algorithm may have made others before it.
-        ahead: transitions that its learner had sampled beyond what the rate limiter asks for.
+        updates: gradient steps as SB3 counts them (of an ActorQ run its own; an algorithm may have
+            made others before it); None of older checkpoints.
+        ahead: transitions that an ActorQ learner had sampled beyond what its rate limiter asks for.
     """
 
     timesteps: int = 0
@@ -53,8 +56,35 @@ class Progress:
     ahead: int = 0
 
 
-def save_checkpoint(path: Path, model: BaseAlgorithm, progress: Progress) -> None:
+@dataclass(frozen=True)
+class Mark:
+    """What a model counts between two rollouts, to save it as of then while it collects the next.
+
+    SB3 drops a rollout that is cut short. Collecting it trains nothing but moves these. (Running
+    normalization keeps what it has seen; DQN's target network is copied at the same step again.)
+
+    Attributes:
+        counters: by their names in SB3.
+        replay: where the next transition goes, and whether the buffer is full; or None.
+    """
+
+    counters: dict[str, int]
+    replay: tuple[int, bool] | None
+
+    @classmethod
+    def of(cls, model: BaseAlgorithm) -> Mark:
+        """Of a model as it is now."""
+        counters = {name: getattr(model, name) for name in _COUNTERS if hasattr(model, name)}
+        buffer = model.replay_buffer if isinstance(model, OffPolicyAlgorithm) else None
+        return cls(counters, (buffer.pos, buffer.full) if buffer else None)
+
+
+def save_checkpoint(
+    path: Path, model: BaseAlgorithm, progress: Progress, mark: Mark | None = None
+) -> None:
     """Write parameters, optimizers, normalization and replay buffer by atomic rename.
+
+    `mark`: of the last moment between two rollouts, by default now; `progress` must be of it too.
 
     Frames of the replay buffer are compressed without loss: 10,000 transitions of an
     Atari game, 564 MB, take 8 to 12 MB and 1.5 s.
@@ -66,14 +96,16 @@ def save_checkpoint(path: Path, model: BaseAlgorithm, progress: Progress) -> Non
     state |= _identity(model)
     state["parameters"] = model.get_parameters()
     state["variables"] = {name: tensor.detach() for name, tensor in _variables(model).items()}
-    state["counters"] = {name: getattr(model, name) for name in _COUNTERS if hasattr(model, name)}
+    mark = mark or Mark.of(model)
+    state["counters"] = mark.counters
     state["normalizer"] = {
         name: {"mean": torch.as_tensor(rms.mean), "var": torch.as_tensor(rms.var),
                "count": float(rms.count)}
         for name, rms in _running_statistics(model).items()
     }  # fmt: skip
     if isinstance(model, OffPolicyAlgorithm):
-        state["replay"] = _replay_state(model)
+        assert mark.replay is not None
+        state["replay"] = _replay_state(model, *mark.replay)
     try:
         # Each save that was killed left up to half a gigabyte; a run has one process that saves.
         sweep(path.parent, glob.escape(path.name), older_than_s=0)
@@ -181,10 +213,10 @@ def _running_statistics(model: BaseAlgorithm) -> dict[str, RunningMeanStd]:
     return {"obs": normalizer.obs_rms, "ret": normalizer.ret_rms}
 
 
-def _replay_state(model: OffPolicyAlgorithm) -> dict[str, Any]:
+def _replay_state(model: OffPolicyAlgorithm, pos: int, full: bool) -> dict[str, Any]:
     buffer = model.replay_buffer
     assert buffer is not None
-    used = buffer.buffer_size if buffer.full else buffer.pos
+    used = buffer.buffer_size if full else pos
     tensors = {name: torch.as_tensor(array[:used]) for name, array in _arrays(buffer).items()}
     if buffer.observations.dtype == np.uint8 and used:
         tensors |= _pack_frames(tensors.pop(_FRAMES[0]).numpy(), tensors.pop(_FRAMES[1]).numpy())
@@ -195,7 +227,7 @@ def _replay_state(model: OffPolicyAlgorithm) -> dict[str, Any]:
             "resumed, the run fills it again first", size / 1e6, MAX_SAVED_BUFFER_BYTES / 1e6,
         )  # fmt: skip
         return {}
-    scalars: dict[str, Any] = {"pos": buffer.pos, "full": buffer.full}
+    scalars: dict[str, Any] = {"pos": pos, "full": full}
     if isinstance(buffer, PrioritizedReplayBuffer):
         scalars["largest"] = buffer.largest
     return tensors | scalars

@@ -59,7 +59,8 @@ def prepare_qat(
     Before the delay the policy is float32 and ranges are observed; after it, training and the
     collection of data both use the quantized policy. Only batches of training move the ranges:
     SB3 collects data and evaluates in evaluation mode, where they are frozen. Quantization begins
-    no earlier than every layer has seen such a batch, also without a delay.
+    no earlier than every layer has seen such a batch, also without a delay; but of a `minmax`
+    policy of one layer, whose weights alone are quantized, at the first step after the delay.
 
     To reopen a saved model: make it anew, `prepare_qat` it with the same arguments, then
     `model.set_parameters(zip)`, which runs no pickle. (`load` and `load_policy` fail on it:

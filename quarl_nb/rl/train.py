@@ -8,6 +8,7 @@ run's best policy goes to ``data/policies/<name>``.
 from __future__ import annotations
 
 import csv
+import logging
 import sys
 import time
 from dataclasses import asdict
@@ -22,12 +23,20 @@ from tqdm import tqdm
 from quarl_nb import provenance
 from quarl_nb.errors import QuarlError
 from quarl_nb.rl.air_curriculum import CurriculumCallback
-from quarl_nb.rl.checkpoint import Progress, has_finite_weights, load_checkpoint, save_checkpoint
+from quarl_nb.rl.checkpoint import (
+    Mark,
+    Progress,
+    has_finite_weights,
+    load_checkpoint,
+    save_checkpoint,
+)
 from quarl_nb.rl.denormals import denormals_as_zero
 from quarl_nb.rl.evaluate import Evaluation, evaluate
 from quarl_nb.rl.model import make_model
 from quarl_nb.rl.policies import PolicyNet, load_policy, save_policy
 from quarl_nb.rl.recipes import Recipe
+
+logger = logging.getLogger(__name__)
 
 CHECKPOINT_EVERY_S = 120.0
 CHECKPOINT_SHARE = 0.05  # of the time at most; large replay buffers are saved less often
@@ -44,7 +53,8 @@ def train(
 
     Continues from ``run_dir/checkpoint.pt`` where there is one. When the process is killed, what
     it did since the last is lost: `CHECKPOINT_EVERY_S` seconds, or more where saving takes long
-    (`CHECKPOINT_SHARE`). `show_bar`: on a terminal.
+    (`CHECKPOINT_SHARE`). So is a rollout that a kill or the deadline cuts short: its steps do not
+    count, as nothing was learned from them. `show_bar`: on a terminal.
 
     Raises:
         QuarlError: the checkpoint cannot be read or written, or the parameters became NaN.
@@ -94,7 +104,7 @@ def _go_on(
     progress.done = False  # the recipe has got more steps since
     # A resumed run goes on with other random numbers than the ones it began with.
     model.set_random_seed(seed + progress.timesteps)
-    remaining = recipe.timesteps - progress.timesteps
+    begun_at, remaining = progress.timesteps, recipe.timesteps - progress.timesteps
     monitor = _Monitor(recipe, run_dir, progress, seed, deadline, show_bar)
     monitor.init_callback(model)  # `learn` does so too, but not where no steps remain
     callbacks: list[BaseCallback] = [monitor]
@@ -112,11 +122,14 @@ def _go_on(
             progress.done = True
     except Exception as error:
         if is_divergence(error, model):
-            raise diverged(recipe, progress.timesteps) from error
+            raise diverged(recipe, monitor.num_timesteps) from error
         raise
     finally:
         monitor.bar.close()
     monitor.checkpoint()
+    if not progress.done and progress.timesteps == begun_at:
+        logger.warning("%s learned nothing: the time was over before its first rollout was whole",
+                       recipe.name)  # fmt: skip
 
 
 def _forget_torn_best(folder: Path, progress: Progress) -> None:
@@ -147,15 +160,34 @@ class _Monitor(BaseCallback):
             unit_scale=True, disable=not (show_bar and sys.stderr.isatty()),
         )  # fmt: skip
 
+    def _init_callback(self) -> None:
+        self.mark, self.collecting = Mark.of(self.model), False
+
+    def _on_rollout_start(self) -> None:
+        self._count_steps()
+        self.collecting = True
+
+    def _on_rollout_end(self) -> None:
+        self.collecting = False
+
+    def _on_training_end(self) -> None:
+        if not self.collecting:  # else the last rollout was cut short
+            self._count_steps()
+
+    def _count_steps(self) -> None:
+        """Count all steps so far: they have been learned from, or the run is over."""
+        self.progress.timesteps, self.mark = self.num_timesteps, Mark.of(self.model)
+
     def _on_step(self) -> bool:
-        self.bar.update(self.num_timesteps - self.progress.timesteps)
-        self.progress.timesteps = self.num_timesteps
+        self.bar.update(self.num_timesteps - self.bar.n)
         self.episode_returns += [i["episode"]["r"] for i in self.locals["infos"] if "episode" in i]
         if self.num_timesteps >= self.next_eval:
             self.next_eval += self.recipe.eval_every
             result = self.evaluate()
             target = self.recipe.target_return
-            self.progress.done = target is not None and result.mean >= target
+            if target is not None and result.mean >= target:
+                self.progress.done = True
+                self._count_steps()
             self.checkpoint()  # it says which policy is the best so far
         if time.perf_counter() >= self.next_checkpoint:
             self.checkpoint()
@@ -166,7 +198,8 @@ class _Monitor(BaseCallback):
         self._check_finite()
         begun = time.perf_counter()
         self.progress.wall_s = begun - self.started
-        save_checkpoint(self.run_dir / "checkpoint.pt", self.model, self.progress)
+        self.progress.updates = self.model._n_updates
+        save_checkpoint(self.run_dir / "checkpoint.pt", self.model, self.progress, self.mark)
         ended = time.perf_counter()
         self.next_checkpoint = ended + max(CHECKPOINT_EVERY_S, (ended - begun) / CHECKPOINT_SHARE)
 

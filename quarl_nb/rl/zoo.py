@@ -166,7 +166,13 @@ def publish(run_dir: Path, folder: Path) -> Path:
     """Copy a run's best policy to where the studies find it, with the steps the run has made.
 
     Raises:
-        QuarlError: the policy or the run's checkpoint cannot be read, or the folder not written.
+        QuarlError: the run has learned nothing, the policy or the run's checkpoint cannot be read,
+            or the folder not written.
     """
-    made = read_progress(run_dir / "checkpoint.pt").timesteps
-    return save_policy(load_policy(run_dir / "best"), folder, {"timesteps_run": made})
+    made = read_progress(run_dir / "checkpoint.pt")
+    if made.updates == 0:
+        raise QuarlError(
+            f"{folder.name} is as it began: no update in {made.timesteps:,} steps; its recipe "
+            "needs more, or a higher target return"
+        )
+    return save_policy(load_policy(run_dir / "best"), folder, {"timesteps_run": made.timesteps})

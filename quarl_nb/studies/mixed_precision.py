@@ -18,7 +18,7 @@ from stable_baselines3 import DQN
 from stable_baselines3.common.logger import Logger
 
 from quarl_nb.energy import EnergyMeter
-from quarl_nb.errors import check_at_least, check_choice, check_seeds
+from quarl_nb.errors import QuarlError, check_at_least, check_choice, check_seeds
 from quarl_nb.processes import keep_freed_memory
 from quarl_nb.rl.evaluate import evaluate
 from quarl_nb.rl.fast_cnn import PRECISIONS, LossScaler
@@ -56,9 +56,17 @@ class MixedPrecisionStudy:
     timed: bool = True
 
     def cells(self, parameters: Mapping[str, Any]) -> list[tuple[dict[str, Any], dict[str, Any]]]:
-        """The matrix: (cell, budget) of every policy, device, and precision that it has."""
+        """The matrix: (cell, budget) of every policy, device, and precision that it has.
+
+        Raises:
+            QuarlError: an unknown policy, precision or device, one to `converge` that is not in
+                `policies`, or a number out of its range.
+        """
         for name in (*parameters["policies"], *parameters["converge"]):
             check_choice("policy", name, POLICIES)
+        if left_out := [p for p in parameters["converge"] if p not in parameters["policies"]]:
+            raise QuarlError(f"converge names {', '.join(left_out)}, which policies does not: "
+                             "only what is timed is also trained")  # fmt: skip
         for precision in parameters["precisions"]:
             check_choice("precision of training", precision, PRECISIONS)
         for device in parameters["devices"]:

@@ -65,13 +65,14 @@ class QATStudy:
 
         Raises:
             QuarlError: an unknown policy, precision or regularizer, one that the policy cannot be
-                trained with, or a number out of its range.
+                trained with, a policy that this study cannot train, or a number out of its range.
         """
         found = []
         regularized, replicated = ([get_recipe(name).name for name in parameters[group]]
                                    for group in ("regularized", "replicated"))
         for name in parameters["policies"]:
             recipe = get_recipe(name)
+            _check_can_train(recipe)
             ways = list(_ways(parameters, recipe, name in regularized))
             budget = _budget(parameters, recipe)
             seeds = parameters["seeds"][:1] if is_atari(recipe.env_id) else parameters["seeds"]
@@ -91,7 +92,10 @@ class QATStudy:
         """Train one policy and run its episodes."""
         torch.set_num_threads(1)
         keep_freed_memory()
-        recipe = replace(get_recipe(cell["policy"]), timesteps=budget["timesteps"])
+        # In bfloat16 hidden layers would not have all the levels that they are quantized to.
+        recipe = replace(
+            get_recipe(cell["policy"]), timesteps=budget["timesteps"], half_precision=False
+        )
         if is_atari(recipe.env_id):
             # bfloat16 has not all the levels of 8 bits: 235 of 256 in a range that ends at 1.3.
             recipe = recipe.with_features(precision="fp32")
@@ -125,6 +129,16 @@ class QATStudy:
             }  # fmt: skip
         extra = {"hyperparameters_source": recipe.source}
         return Measurement(measured, backend="simulated", arrays=trained.curves, extra=extra)
+
+
+def _check_can_train(recipe: Recipe) -> None:
+    """Refuse what `train_watched` would train as something else than its recipe says."""
+    if recipe.curriculum or recipe.judged_in:
+        needs = "a curriculum" if recipe.curriculum else f"evaluations in {recipe.judged_in}"
+        raise QuarlError(
+            f"{recipe.name} needs {needs}, which the study qat has not; the study navigation "
+            "trains navigation policies on with quantization"
+        )
 
 
 def _ways(

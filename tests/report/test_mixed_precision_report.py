@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from quarl_nb.errors import QuarlError
 from quarl_nb.report.mixed_precision.figures import speedup_by_size
 from quarl_nb.report.mixed_precision.rewards import reward_table
 from quarl_nb.report.mixed_precision.rules import half_precision_speedup
@@ -64,6 +65,19 @@ def test_times_of_two_processors_are_not_compared():
     found = records({"A": 2.0, "B": 4.0})
     found["provenance.cpu"] = ["one", "one", "one", "another"]
     assert list(speedups(found)["policy"]) == ["A"]
+
+
+def test_the_first_seed_with_both_from_one_processor_is_the_one_compared():
+    found = records({"A": 2.0}, seeds=3)
+    found = found.sort_values("seed", ignore_index=True)  # fp32, bf16 of seeds 0, 1, 2
+    assert speedups(found)["keys"].item() == ("Afp32", "Abf16")
+    assert speedups(found.drop(index=0))["keys"].item() == ("Afp321", "Abf161")
+    assert speedups(found.drop(index=1))["keys"].item() == ("Afp321", "Abf161")
+    found["provenance.cpu"] = ["one", "another", "one", "another", "another", "another"]
+    assert speedups(found)["keys"].item() == ("Afp322", "Abf162")
+    fp16 = found.loc[[0, 2]].assign(precision="fp16", key="fp16")  # seeds 0 and 1, from "one"
+    both = speedups(pd.concat([found, fp16], ignore_index=True)).set_index("precision")["keys"]
+    assert both.to_dict() == {"bf16": ("Afp322", "Abf162"), "fp16": ("Afp32", "fp16")}
 
 
 def test_the_interval_holds_the_truth():
@@ -124,6 +138,17 @@ def test_one_training_a_side_says_nothing_about_precision():
     lone = reward_table(records({"A": 3.0}, 0.0)).iloc[0]
     assert lone["gain over fp32 [95 %, trainings]"] == "0.0%"  # without ends
     assert reward_table(records({"A": 3.0})).empty and reward_table(pd.DataFrame()).empty
+
+
+@pytest.mark.parametrize("name", ["timesteps", "eval_episodes", "first_seed"])
+def test_trainings_of_other_budgets_are_not_compared(name):
+    frame = records({"A": 3.0, "B": 3.0}, 0.0, seeds=3).assign(**{f"budget.{name}": 9})
+    assert len(reward_table(frame)) == 2
+    frame.loc[frame["key"] == "Bbf161", f"budget.{name}"] = 8
+    message = f"^B: trainings that are compared had {name} 9 and 8; run all with the same$"
+    for compare in (reward_table, half_precision_speedup):
+        with pytest.raises(QuarlError, match=message):
+            compare(frame)
 
 
 def test_without_records_nothing_is_measured():

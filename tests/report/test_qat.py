@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 from scipy.stats import ttest_1samp
 
+from quarl_nb.errors import QuarlError
 from quarl_nb.report import claims, qat, seeds, site
 from quarl_nb.report.style import NothingToDrawError
 from quarl_nb.store import ResultStore
@@ -95,6 +96,31 @@ def test_gains_are_taken_seed_by_seed():
     assert row["high"] == pytest.approx(4.3027 * 0.05 / np.sqrt(3), rel=1e-4)
     assert row["reference"] == 200 and row["mean"] == 200
     assert len(row["keys"]) == 6
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("timesteps", 20_000), ("quant_delay", 0), ("first_seed", 7)]
+)
+def test_trainings_of_other_budgets_are_not_compared(name, value):
+    budget = {"timesteps": 10_000, "quant_delay": 5000, "evaluations": 2, "eval_episodes": 5,
+              "first_seed": 1_000_000, "episodes": 30}  # fmt: skip
+    frame = planted(none).assign(**{f"budget.{name}": n for name, n in budget.items()})
+    expected = qat.gains.way_table(qat.gains.trainings(planted(none)))
+    pd.testing.assert_frame_equal(qat.gains.way_table(qat.gains.trainings(frame)), expected)
+    other = (frame["policy"] == "a2c-CartPole-v1") & (frame["precision"] == "affine4")
+    frame.loc[other, f"budget.{name}"] = value
+    message = (f"^a2c-CartPole-v1: trainings that are compared had {name} {value} and "
+               f"{budget[name]}; run all with the same$")
+    rows = qat.gains.trainings(frame)
+    with pytest.raises(QuarlError, match=message):
+        qat.gains.gains(rows, qat.gains.minmax(4))
+    assert len(qat.gains.gains(rows, qat.gains.minmax(5))) == 3
+    # Policies may differ: the recipe of one is shorter.
+    frame.loc[frame["policy"] == "a2c-CartPole-v1", f"budget.{name}"] = value
+    assert len(qat.gains.gains(qat.gains.trainings(frame), qat.gains.minmax(4))) == 3
+    frame.loc[other & (frame["seed"] == 1), f"budget.{name}"] = np.nan
+    with pytest.raises(QuarlError, match=f"{name} ({value} and unknown|unknown and {value});"):
+        qat.gains.gains(qat.gains.trainings(frame), qat.gains.minmax(4))
 
 
 def test_copies_of_float32_are_ways_of_their_own():
@@ -365,6 +391,19 @@ def test_noise_seldom_passes_for_a_gain():
         return qat.rules.qat_beats_fp32(frame).verdict == "reproduced"
 
     assert sum(gain(seed) for seed in range(25)) <= 2
+
+
+def test_of_gains_that_are_noise_one_in_twenty_passes_at_5_percent():
+    rows = qat.gains.trainings(planted(none, noise=0.0, policies=["a2c-CartPole-v1"]))
+    ways = [qat.gains.FP32, qat.gains.minmax(8)]
+    pair = pd.concat(qat.gains.trained_in(rows, way) for way in ways)
+    many = pd.concat([pair.assign(policy=f"policy {i:03d}") for i in range(400)])
+    many["mean"] += 20 * np.random.default_rng(0).standard_normal(len(many))
+    p = qat.gains.gains(many, qat.gains.minmax(8))["p_gain"]
+    assert len(p) == 400
+    # Of 400 the shares have standard deviations of 1.1 % and 2.5 %.
+    assert (p <= 0.05).mean() == pytest.approx(0.05, abs=0.03)
+    assert (p <= 0.5).mean() == pytest.approx(0.5, abs=0.07)
 
 
 def test_the_claims_have_their_rules():

@@ -5,21 +5,31 @@ from __future__ import annotations
 import errno
 import os
 import pickle
+from copy import deepcopy
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import gymnasium as gym
 import numpy as np
 import pytest
 import torch
 from gymnasium import Env
 from gymnasium.spaces import Box, Discrete
 from stable_baselines3 import A2C, DQN, SAC
-from stable_baselines3.common.vec_env import DummyVecEnv
+from stable_baselines3.common.logger import Logger
+from stable_baselines3.common.utils import set_random_seed
+from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 
 from quarl_nb.errors import QuarlError
 from quarl_nb.rl import checkpoint
-from quarl_nb.rl.checkpoint import Progress, load_checkpoint, read_progress, save_checkpoint
+from quarl_nb.rl.checkpoint import (
+    Mark,
+    Progress,
+    load_checkpoint,
+    read_progress,
+    save_checkpoint,
+)
 from quarl_nb.rl.prioritized import PrioritizedDQN, PrioritizedReplayBuffer
 
 ARRAYS = ("observations", "next_observations", "actions", "rewards", "dones", "timeouts")
@@ -104,6 +114,39 @@ def test_priorities_come_back_and_go_on(tmp_path):
     assert other.num_timesteps == 100 and theirs.pos == 40
 
 
+def test_a_resumed_model_makes_the_update_that_the_saved_one_makes(tmp_path):
+    saved = model()
+    saved.learn(40)
+    other = reopened(saved, tmp_path / "c.pt")
+    # Updates after every fourth step, from step 12 on, each of one batch.
+    assert (other._n_updates, other._n_calls) == (saved._n_updates, saved._n_calls) == (8, 40)
+    moments = saved.policy.optimizer.state_dict()["state"]
+    assert moments[0]["step"] == 8 and moments[0]["exp_avg"].abs().sum() > 0
+    for made in (saved, other):
+        set_random_seed(1)
+        made.set_logger(Logger(folder=None, output_formats=[]))
+        made.train(1, 8)
+    for ours, theirs in zip(saved.policy.parameters(), other.policy.parameters(), strict=True):
+        assert torch.equal(ours, theirs)
+
+
+def test_statistics_of_observations_and_returns_come_back(tmp_path):
+    def normalized() -> A2C:
+        env = VecNormalize(DummyVecEnv([lambda: gym.make("CartPole-v1")]), gamma=0.9)
+        return A2C("MlpPolicy", env, seed=0, device="cpu", policy_kwargs={"net_arch": [4]})
+
+    saved, other = normalized(), normalized()
+    saved.learn(50)
+    save_checkpoint(tmp_path / "c.pt", saved, Progress(timesteps=50))
+    load_checkpoint(tmp_path / "c.pt", other)
+    for name in ("obs_rms", "ret_rms"):
+        ours, theirs = (getattr(m.get_vec_normalize_env(), name) for m in (saved, other))
+        assert ours.count == theirs.count > 50
+        np.testing.assert_array_equal(ours.mean, theirs.mean)
+        np.testing.assert_array_equal(ours.var, theirs.var)
+    assert 1 < theirs.mean < 10  # of returns, whose discounted sum ends at 10
+
+
 def test_a_full_buffer_goes_into_one_of_its_size_alone(tmp_path):
     saved = model()
     saved.learn(70)  # of 60 rows
@@ -117,6 +160,23 @@ def test_a_full_buffer_goes_into_one_of_its_size_alone(tmp_path):
     assert larger.replay_buffer.size() == 40 and not larger.replay_buffer.full
     with pytest.raises(QuarlError, match="has 40 rows, that of the algorithm 30"):
         reopened(half, tmp_path / "c.pt", buffer_size=30)
+
+
+# 28 further transitions find room among 60, begin anew after 8, or take the place of the oldest.
+@pytest.mark.parametrize(("steps", "kept"), [(20, 20), (52, 52 - 20), (152, 60 - 28)])
+def test_what_was_collected_after_the_mark_does_not_count(tmp_path, steps, kept):
+    saved = model()
+    saved.learn(steps)
+    mark, before = Mark.of(saved), deepcopy(saved.replay_buffer)
+    saved.learn(28, reset_num_timesteps=False)
+    assert saved._n_calls == steps + 28
+    save_checkpoint(tmp_path / "c.pt", saved, Progress(timesteps=steps), mark)
+    other = model()
+    load_checkpoint(tmp_path / "c.pt", other)
+    assert (other._n_calls, other.num_timesteps) == (steps, steps)
+    assert other.replay_buffer.size() == min(steps, 60) and other.replay_buffer.pos == steps % 60
+    same = (other.replay_buffer.observations == before.observations)[: before.size()]
+    assert same.all(axis=(1, 2, 3, 4)).sum() == kept
 
 
 def test_the_entropy_coefficient_of_sac_comes_back(tmp_path):

@@ -52,6 +52,15 @@ def test_probabilities_and_weights_are_those_computed_by_hand():
     np.testing.assert_allclose(shares * [1, 1 / 2, 1 / 3], 1 / 6, atol=0.01)
 
 
+def test_weights_are_over_the_largest_of_what_is_stored():
+    buffer = filled(2, size=8, alpha=0.5, epsilon=1e-20)
+    buffer.update_priorities(np.array([0, 1]), np.array([4.0, 9.0], np.float32))
+    # p^alpha = 2, 3, where the six empty places have 1: (N P)^-1 = 5/4, 5/6.
+    indices, weights = buffer.draw(100, beta=1.0)
+    np.testing.assert_allclose(weights, np.array([1, 2 / 3])[indices], rtol=1e-6)
+    assert set(indices) == {0, 1}
+
+
 def test_the_seed_is_that_of_stable_baselines3():
     buffer = filled(8)
     draws = []
@@ -127,18 +136,48 @@ def test_with_equal_weights_an_update_is_that_of_stock_dqn():
         torch.testing.assert_close(a, b, rtol=0, atol=1e-7)
 
 
+def td_errors(ours: PrioritizedDQN) -> torch.Tensor:
+    """Of all that is stored, by hand: [transitions]."""
+    batch = ours.replay_buffer._get_samples(np.arange(ours.replay_buffer.size()))
+    with torch.no_grad():
+        ahead = ours.q_net_target(batch.next_observations).max(1, keepdim=True)[0]
+        targets = batch.rewards + 0.99 * (1 - batch.dones) * ahead
+    return (ours.q_net(batch.observations).gather(1, batch.actions) - targets).ravel()
+
+
+def watch_draws(buffer: PrioritizedReplayBuffer) -> list[tuple[np.ndarray, np.ndarray]]:
+    """A list that every (indices, weights) which the buffer draws from now on is appended to."""
+    drawn: list[tuple[np.ndarray, np.ndarray]] = []
+    draw = buffer.draw
+    buffer.draw = lambda *args: drawn.append(found := draw(*args)) or found
+    return drawn
+
+
+def test_an_update_follows_the_weighted_loss():
+    # Gradients are not clipped, and with this rate the parameters stay where they were taken.
+    ours = model(PrioritizedDQN, learning_rate=0.0, max_grad_norm=1e9, **BUFFER)
+    ours.learn(50)
+    errors = np.random.default_rng(0).uniform(0.1, 9, 50).astype(np.float32)
+    ours.replay_buffer.update_priorities(np.arange(50), errors)
+    drawn = watch_draws(ours.replay_buffer)
+    ours.train(1, 32)
+    [(indices, weights)] = drawn
+    assert weights.min() < 0.7 * weights.max()
+    found = [p.grad.clone() for p in ours.q_net.parameters()]
+    each = td_errors(ours).abs()[indices]
+    huber = torch.where(each < 1, 0.5 * each**2, each - 0.5)
+    loss = (torch.as_tensor(weights) * huber).sum() / 32
+    by_hand = torch.autograd.grad(loss, list(ours.q_net.parameters()))
+    for one, other in zip(found, by_hand, strict=True):
+        torch.testing.assert_close(one, other)
+
+
 def test_td_errors_become_priorities():
     ours = model(PrioritizedDQN, **BUFFER)
     ours.learn(50)
     buffer = ours.replay_buffer
-    drawn: list[np.ndarray] = []
-    draw = buffer.draw
-    buffer.draw = lambda *args: drawn.append(found := draw(*args)) or found
-    batch_all = buffer._get_samples(np.arange(buffer.size()))
-    with torch.no_grad():
-        ahead = ours.q_net_target(batch_all.next_observations).max(1, keepdim=True)[0]
-        targets = batch_all.rewards + 0.99 * (1 - batch_all.dones) * ahead
-        errors = ours.q_net(batch_all.observations).gather(1, batch_all.actions) - targets
+    drawn = watch_draws(buffer)
+    errors = td_errors(ours).detach()
     ours.train(1, 32)
     indices = drawn[0][0]
     expected = (errors.abs().numpy().ravel()[indices] + 1e-6) ** 0.6

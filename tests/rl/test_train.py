@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+import itertools
+import time
 from contextlib import nullcontext
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,7 +13,7 @@ import torch
 from quarl_nb.errors import QuarlError
 from quarl_nb.rl import train as training
 from quarl_nb.rl.air_navigation import ENV_ID
-from quarl_nb.rl.checkpoint import Progress, load_checkpoint, save_checkpoint
+from quarl_nb.rl.checkpoint import Progress, load_checkpoint, read_progress, save_checkpoint
 from quarl_nb.rl.model import make_model
 from quarl_nb.rl.policies import load_policy
 from quarl_nb.rl.recipes import get_recipe, linear, recipes
@@ -45,16 +48,77 @@ def test_a_run_ends_with_its_best_policy_and_its_progress(tmp_path):
     assert best == progress.best_return
 
 
-def test_a_stopped_run_continues_where_it_was(tmp_path):
+@pytest.fixture
+def stop_after(monkeypatch):
+    """`train` whose deadline is a number of calls of the environments."""
+
+    def train_until(calls: int, *arguments) -> Progress:
+        ticks = itertools.count(1)
+        clock = SimpleNamespace(time=lambda: next(ticks), perf_counter=time.perf_counter)
+        with monkeypatch.context() as patch:
+            patch.setattr(training, "time", clock)
+            return training.train(*arguments, deadline=calls)
+
+    return train_until
+
+
+def test_a_stopped_run_continues_where_it_was(tmp_path, stop_after):
     recipe = short("ppo-CartPole-v1")
-    stopped = training.train(recipe, tmp_path, deadline=0.0)
+    stopped = stop_after(40, recipe, tmp_path)
     assert not stopped.done
-    assert 0 < stopped.timesteps < 600
+    assert stopped.timesteps == 256  # of 320: its second rollout was cut short
     resumed = training.train(recipe, tmp_path)
     assert resumed.done
     assert 600 <= resumed.timesteps < 600 + 256  # whole rollouts of 8 x 32 steps
     assert resumed.wall_s > stopped.wall_s
     assert training.train(recipe, tmp_path).timesteps == resumed.timesteps
+
+
+@pytest.mark.parametrize(
+    ("name", "hyperparameters", "counted"),
+    [
+        # 20 epochs of each of 4 rollouts.
+        ("ppo-CartPole-v1", {"n_steps": 256}, {"_n_updates": 80}),
+        # 128 updates after each of 4 rollouts, but for that within the warm-up.
+        ("dqn-CartPole-v1", {"learning_starts": 300}, {"_n_updates": 384, "_n_calls": 1024}),
+    ],
+)
+def test_every_step_that_counts_was_learned_from_however_often_a_run_is_stopped(
+    tmp_path, stop_after, name, hyperparameters, counted
+):
+    recipe = short(name, timesteps=1024, eval_every=10**9, n_envs=1)
+    recipe.hyperparameters.update(hyperparameters)
+    steps = []
+    while not steps or steps[-1] < 1024:
+        steps.append(stop_after(400, recipe, tmp_path).timesteps)
+    assert steps == [256, 512, 768, 1024]
+    state = torch.load(tmp_path / "checkpoint.pt", weights_only=True)
+    assert state["counters"] == counted
+    if "replay" in state:  # of 500 rows: what was collected twice is there once
+        assert (state["replay"]["pos"], state["replay"]["full"]) == (1024 - 2 * 500, True)
+
+
+def test_a_run_killed_within_a_rollout_loses_that_rollout_alone(tmp_path, monkeypatch):
+    monkeypatch.setattr(training, "CHECKPOINT_EVERY_S", 0.0)
+    monkeypatch.setattr(training, "CHECKPOINT_SHARE", 1e9)  # at every step
+    monkeypatch.setattr(training, "evaluate", lambda *_: exit())
+    recipe = short("ppo-CartPole-v1", eval_every=400)
+    with pytest.raises(SystemExit):
+        training.train(recipe, tmp_path)
+    saved = read_progress(tmp_path / "checkpoint.pt")
+    assert (saved.timesteps, saved.updates) == (256, 20)
+
+
+def test_a_time_too_short_for_a_rollout_is_kept_and_told(tmp_path, stop_after, caplog):
+    recipe = short("ppo-CartPole-v1")
+    progress = stop_after(5, recipe, tmp_path)
+    assert (progress.timesteps, progress.updates, progress.done) == (0, 0, False)
+    assert caplog.messages == [
+        "ppo-CartPole-v1 learned nothing: the time was over before its first rollout was whole"
+    ]
+    caplog.clear()
+    stop_after(40, recipe, tmp_path)
+    assert not caplog.messages
 
 
 def test_a_resumed_policy_fills_its_lost_replay_buffer_itself(tmp_path, monkeypatch):

@@ -118,6 +118,7 @@ def test_policies_grow_as_the_paper_says():
     [
         ({"policies": ["D"]}, "unknown policy 'D'"),
         ({"converge": ["a"]}, "unknown policy 'a'"),
+        ({"converge": ["A", "C", "B"]}, "converge names C, B, which policies does not: only what"),
         ({"precisions": ["int8"]}, "unknown precision of training 'int8'"),
         ({"devices": ["gpu"]}, "unknown device 'gpu'"),
         ({"repeats": 0}, "repeats must be at least 1, not 0"),

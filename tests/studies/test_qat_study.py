@@ -144,6 +144,8 @@ def test_the_full_profile_has_the_three_kinds_of_environments_and_every_width():
         ({"regularized": ["ppo"]}, "unknown policy 'ppo'"),
         ({"policies": ["ppo-PongNoFrameskip-v4"], "regularized": ["ppo-PongNoFrameskip-v4"],
           "regularizers": ["layer_norm"]}, "layer_norm is for policies without convolutions"),
+        ({"policies": ["dqn-AirNavigation-III"]}, "dqn-AirNavigation-III needs a curriculum, which "
+         "the study qat has not; the study navigation trains"),
         ({"quant_delay": 1.0}, "quant_delay 1.0 is no fraction of the run"),
         ({"evaluations": 0}, "evaluations must be at least 1, not 0"),
         ({"seeds": [0, -1]}, "seed must be from 0 to 2147483647, not -1"),
@@ -154,6 +156,13 @@ def test_bad_parameters_are_one_clear_line(change, message):
     with pytest.raises(QuarlError) as caught:
         plan(QAT, "smoke", change)
     assert message in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_policy_that_is_judged_elsewhere_is_refused(monkeypatch):
+    judged = replace(get_recipe(PPO), judged_in="CartPole-v0")
+    monkeypatch.setattr(qat, "get_recipe", lambda name: judged)
+    with pytest.raises(QuarlError, match="^ppo-CartPole-v1 needs evaluations in CartPole-v0, whi"):
+        cells()
 
 
 # Action values, Box2D, and a distribution whose scale is infinite.
@@ -200,6 +209,21 @@ def test_evaluations_are_evenly_spaced_after_the_delay_and_the_last_of_the_best_
     assert done.curves["eval_steps"].tolist() == [125, 150, 175, 200]
     assert done.best_timesteps == 175 and done.net is seen[2]
     assert done.curves["eval_returns"].tolist() == [[1, 3], [5, 7], [6, 6], [0, 2]]
+
+
+def test_training_takes_denormal_numbers_for_zero(monkeypatch):
+    during, evaluate = [], watched.evaluate
+
+    def is_zero() -> bool:
+        return (torch.tensor([1e-30]) * 1e-10).item() == 0
+
+    def spy(*arguments):
+        during.append(is_zero())
+        return evaluate(*arguments)
+
+    monkeypatch.setattr(watched, "evaluate", spy)
+    train_watched(small(sb3.A2C), "CartPole-v1", Schedule(20, 0, 2, 1), PolicyNet.from_sb3, [])
+    assert during == [True, True] and not is_zero()
 
 
 def test_spread_of_discrete_actions():
@@ -258,6 +282,22 @@ def test_atari_runs_quantized_or_not_and_acts_as_its_recipe_says(precision):
     assert net.spec.head.kind == recipe.head == "sample"
     assert spread_of_actions(model, np.zeros((3, 4, 84, 84), np.uint8))[0] > 0
     model.env.close()
+
+
+def test_hidden_layers_train_in_float32_where_their_recipe_has_them_in_half(monkeypatch):
+    made = []
+
+    def spy(recipe, seed):
+        made.append(recipe)
+        raise QuarlError("enough")
+
+    half = replace(get_recipe("dqn-CartPole-v1"), half_precision=True)
+    monkeypatch.setattr(qat, "get_recipe", lambda name: half)
+    monkeypatch.setattr(qat, "make_model", spy)
+    for cell, budget in cells(policies=["dqn-CartPole-v1"]):
+        with pytest.raises(QuarlError, match="enough"):
+            QAT.measure(cell, budget)
+    assert [recipe.half_precision for recipe in made] == [False, False]  # float32 and 4 bits
 
 
 def test_atari_trains_on_the_exact_levels_in_float32_everywhere(monkeypatch):

@@ -9,14 +9,21 @@ import pandas as pd
 
 from quarl_nb.report.losses import percent
 from quarl_nb.report.mixed_precision.speedups import speedups
+from quarl_nb.report.qat.gains import check_alike
 from quarl_nb.report.seeds import over_seeds
 
 
 def trainings(records: pd.DataFrame, row: pd.Series) -> pd.DataFrame:
-    """The runs that trained the policy of `row` on its device, in float32 and in its precision."""
+    """The runs that trained the policy of `row` on its device, in float32 and in its precision.
+
+    Raises:
+        QuarlError: they differ in length or episodes.
+    """
     trained = records["returns"].notna() if "returns" in records else False
     same = (records["policy"] == row["policy"]) & (records["device"] == row["device"]) & trained
-    return records[same & records["precision"].isin(["fp32", row["precision"]])]
+    runs = records[same & records["precision"].isin(["fp32", row["precision"]])]
+    check_alike(runs, str(row["policy"]))
+    return runs
 
 
 def relative_gains(runs: pd.DataFrame) -> Sequence[float]:

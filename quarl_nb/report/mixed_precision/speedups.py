@@ -16,7 +16,8 @@ PUBLISHED = 1.5  # "We use half-precision training to train a Pong model 50% fas
 
 def speedups(records: pd.DataFrame) -> pd.DataFrame:
     """What half precision saves against float32 on the same device and processor, a row a policy
-    and precision; of several training seeds the first, as times do not depend on them.
+    and precision; of several training seeds the first that has both, as times do not depend on
+    them.
 
     Times are CPU seconds of the one thread that computes, so that what else runs on the machine
     counts little; with a GPU, wall seconds. A training step is one environment step, one decision,
@@ -34,12 +35,13 @@ def speedups(records: pd.DataFrame) -> pd.DataFrame:
     rows = []
     if records.empty or "update_s" not in records:
         return pd.DataFrame()
-    first = records.groupby(["policy", "device"])["seed"].transform("min") == records["seed"]
-    machines = records.apply(processor, axis=1)
-    groups = records[first].groupby(["policy", "device", "seed", machines[first]])
+    first: dict[tuple[str, ...], int] = {}
+    groups = records.groupby(["policy", "device", "seed", records.apply(processor, axis=1)])
     for (policy, device, seed, _), group in groups:
         base = group[group["precision"] == "fp32"]
         for _, half in group[group["precision"] != "fp32"].iterrows() if len(base) else ():
+            if first.setdefault((policy, device, half["precision"]), seed) != seed:
+                continue
             generator = np.random.default_rng(zlib.crc32(f"{policy}{device}{seed}".encode()))
             rows.append(_row(base.iloc[0], half, generator))
     found = pd.DataFrame(rows)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
+from quarl_nb.errors import QuarlError
 from quarl_nb.report.losses import bits_of, percent, policy_label, returns_of
 from quarl_nb.report.seeds import over_seeds, p_above
 from quarl_nb.report.stats import MARGIN
@@ -15,6 +16,10 @@ from quarl_nb.report.stats import MARGIN
 Way = tuple[str, str, str]
 FP32: Way = ("fp32", "none", "none")
 WAY = ["precision", "method", "regularizer"]
+# What trainings that are compared have in common: their length, how the best policy was chosen,
+# and the episodes that it ran.
+BUDGET = [f"budget.{name}" for name in
+          ("timesteps", "quant_delay", "evaluations", "eval_episodes", "first_seed")]  # fmt: skip
 PTQ = "ptq"
 W8A8 = "int8"  # of weights and activations; affineN copies quantize weights alone
 W8A8_LABEL = "W8A8 PTQ"
@@ -74,12 +79,13 @@ def trainings(records: pd.DataFrame) -> pd.DataFrame:
 
     Returns:
         policy, algo, env_id, seed, precision, method, regularizer, bits, episodes, mean (return of
-        the policy over its episodes), profile, key.
+        the policy over its episodes), profile, key, and `BUDGET` (None where unknown).
     """
     rows = []
     for _, record in records.iterrows() if "returns" in records else ():
         row = {name: record[name] for name in
                ("policy", "algo", "env_id", "seed", *WAY, "profile", "key")}
+        row |= {name: record.get(name) for name in BUDGET}
         returns = returns_of(record)
         rows.append(row | {"episodes": len(returns), "mean": returns.mean()})
         copies = record.get("ptq_returns")
@@ -87,7 +93,7 @@ def trainings(records: pd.DataFrame) -> pd.DataFrame:
             copy = {"precision": precision, "method": PTQ}
             rows.append(row | copy | {"episodes": len(values), "mean": float(np.mean(values))})
     found = pd.DataFrame(rows, columns=["policy", "algo", "env_id", "seed", *WAY, "episodes",
-                                        "mean", "profile", "key"])  # fmt: skip
+                                        "mean", "profile", "key", *BUDGET])  # fmt: skip
     return found.assign(bits=found["precision"].map(bits_of))
 
 
@@ -105,6 +111,9 @@ def gains(rows: pd.DataFrame, way: Way, reference: Way = FP32) -> pd.DataFrame:
         mean and reference (mean returns over these seeds), mean_low, mean_high (95 % over them, NaN
         below `MIN_SEEDS`), gain, low, high (likewise), p_gain, p_no_gain, p_loss, p_no_loss (small
         where it gains, does not gain the margin, loses more than the margin, does not), keys.
+
+    Raises:
+        QuarlError: a policy's trainings differ in `BUDGET`.
     """
     found = []
     for policy, group in rows.groupby("policy", sort=True):
@@ -114,6 +123,7 @@ def gains(rows: pd.DataFrame, way: Way, reference: Way = FP32) -> pd.DataFrame:
         if not seeds or scale == 0:
             continue
         ours, theirs = ours.loc[seeds], theirs.loc[seeds]
+        check_alike(pd.concat([ours, theirs, base]), str(policy))
         gain = ((ours["mean"] - theirs["mean"]) / scale).to_numpy(float)
         interval, mean = over_seeds(gain), over_seeds(ours["mean"].tolist())
         found.append({
@@ -130,6 +140,22 @@ def gains(rows: pd.DataFrame, way: Way, reference: Way = FP32) -> pd.DataFrame:
                "reference", "gain", "low", "high", "p_gain", "p_no_gain", "p_loss", "p_no_loss",
                "keys"]  # fmt: skip
     return pd.DataFrame(found, columns=columns)
+
+
+def check_alike(runs: pd.DataFrame, policy: str) -> None:
+    """Refuse to compare trainings of a policy that differ in `BUDGET`, where that is known.
+
+    Raises:
+        QuarlError: they do.
+    """
+    for name in BUDGET:
+        values = runs[name].drop_duplicates() if name in runs else ()
+        if len(values) > 1:
+            one, other = ("unknown" if pd.isna(value) else f"{value:.0f}" for value in values[:2])
+            raise QuarlError(
+                f"{policy}: trainings that are compared had {name.removeprefix('budget.')} {one} "
+                f"and {other}; run all with the same"
+            )
 
 
 def way_table(rows: pd.DataFrame) -> pd.DataFrame:
