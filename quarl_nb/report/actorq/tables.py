@@ -163,15 +163,15 @@ def runtime_table(parts: pd.DataFrame) -> pd.DataFrame:
         return rows
     by = ["task", "width", "pull_period", "samples_per_insert"]
     rows = rows.sort_values(by, kind="stable", ignore_index=True)
-    ms = {name: (1e3 * rows[name]).map("{:.3f}".format) for name in ACTOR_PARTS}
+    ms = {f"{name} (ms)": (1e3 * rows[name]).map("{:.3f}".format) for name in ACTOR_PARTS}
     return pd.DataFrame({
         "task": rows["task"], "width": rows["width"], "pull period": rows["pull_period"],
         "samples per insert": rows["samples_per_insert"].map("{:g}".format), **_processors(rows),
         "actor": rows["actor"].map(actor_label), "sent as": rows["communication"], **ms,
-        "actor in all": (1e3 * rows["actor_step_s"]).map("{:.3f}".format),
-        "learner": (1e3 * rows["learner_step_s"]).map("{:.3f}".format),
-        "predicted step": (1e3 * rows["predicted_step_s"]).map("{:.3f}".format),
-        "measured step": (1e3 * rows["step_s"]).map("{:.3f}".format),
+        "actor in all (ms)": (1e3 * rows["actor_step_s"]).map("{:.3f}".format),
+        "learner (ms)": (1e3 * rows["learner_step_s"]).map("{:.3f}".format),
+        "predicted step (ms)": (1e3 * rows["predicted_step_s"]).map("{:.3f}".format),
+        "measured step (ms)": (1e3 * rows["step_s"]).map("{:.3f}".format),
         "runs": rows["runs"],
     })  # fmt: skip
 

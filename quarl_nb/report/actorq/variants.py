@@ -158,21 +158,30 @@ def _draw_column(
     })  # fmt: skip
     names = ("final return,\nlast ten episodes", "mean over\nthe run's steps")
     for ax, name, label in zip(axes, ("final", "area"), names, strict=True):
+        ax.margins(x=0.1)
         inside = group[~group["beyond_axis"]]
-        shown = runs[runs["variant"].isin(inside["variant"])]
-        # Below the means, which would hide them.
-        y = [order.index(variant) + 0.28 for variant in shown["variant"]]
-        ax.plot(shown[name], y, "o", ms=2, mew=0, color=BLACK, alpha=0.5, label="a run")
-        y = [order.index(variant) for variant in inside["variant"]]
-        ax.plot(inside[name], y, "o", ms=3.5, color=VERMILION, label="mean over common seeds")
-        for _, row in group[group["beyond_axis"]].iterrows():
+        _draw_points(ax, runs, inside, name, order)
+        # A run of another variant may have reached as far.
+        outside = group["beyond_axis"] & (group[name] < ax.get_xlim()[0])
+        _draw_points(ax, runs, group[group["beyond_axis"] & ~outside], name, order)
+        for _, row in group[outside].iterrows():
             ax.annotate(f"\u25c2 {row[name]:.0f}".replace("-", "\u2212"),
                         (0.02, order.index(row["variant"])), fontsize=6, color=VERMILION,
                         xycoords=("axes fraction", "data"), va="center",
                         bbox={"fc": "white", "ec": "none", "pad": 0.5})  # fmt: skip
         ax.xaxis.set_major_locator(MaxNLocator(3))
-        ax.margins(x=0.1)
         ax.grid(axis="y", color=GREY, lw=0.3, alpha=0.4)
         ax.set_xlabel(label)
     axes[0].set_title(f"{first['algo'].upper()}\n{first['env_id']}")
     return group
+
+
+def _draw_points(
+    ax: Axes, runs: pd.DataFrame, rows: pd.DataFrame, name: str, order: Sequence[str]
+) -> None:
+    """The means of `rows`, and below them, since they would be hidden, each of their runs."""
+    shown = runs[runs["variant"].isin(rows["variant"])]
+    y = [order.index(variant) + 0.28 for variant in shown["variant"]]
+    ax.plot(shown[name], y, "o", ms=2, mew=0, color=BLACK, alpha=0.5, label="a run")
+    y = [order.index(variant) for variant in rows["variant"]]
+    ax.plot(rows[name], y, "o", ms=3.5, color=VERMILION, label="mean over common seeds")

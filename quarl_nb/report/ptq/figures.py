@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import matplotlib as mpl
 import numpy as np
 import pandas as pd
@@ -33,7 +35,8 @@ from quarl_nb.report.style import (
 
 FP16_AT = 19.5  # fp16 stands to the right of 16 bits: it is no affine width
 LOSS_PRECISIONS = ("fp16", "affine8", "int8", "legacy8", "affine4")
-RANGES = ("minmax", "per_channel", "percentile", "mse")
+RANGES = {"minmax": "min-max", "per_channel": "per channel", "percentile": "percentile",
+          "mse": "least squares"}  # fmt: skip
 
 
 def sweet_spot(records: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
@@ -140,7 +143,7 @@ def ptq_loss(
 
 
 def ranges_rescue(
-    records: pd.DataFrame, ranges: tuple[str, ...] = RANGES
+    records: pd.DataFrame, ranges: Sequence[str] = tuple(RANGES)
 ) -> tuple[Figure, pd.DataFrame]:
     """What other ranges mend: loss against bits, a panel a policy that min-max ranges harm.
 
@@ -166,7 +169,7 @@ def ranges_rescue(
                 rows = losses[(losses["policy"] == policy) & (losses["ranges"] == name)]
                 ax.errorbar(rows["bits"] + 0.12 * (i - 1.5), rows["loss"],
                             yerr=interval_errors(rows, "loss"), color=CYCLE[i],
-                            marker=MARKERS[i], elinewidth=0.8, label=name)
+                            marker=MARKERS[i], elinewidth=0.8, label=RANGES[name])
             ax.set_title(policy_label(policy))
             loss_axis(ax, "y")
             ax.xaxis.set_major_locator(MaxNLocator(integer=True))
