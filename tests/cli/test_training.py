@@ -202,7 +202,7 @@ def test_a_killed_training_leaves_no_process_and_goes_on_where_it_was(project):
         parent.send_signal(signal.SIGKILL)
     until(lambda: all(map(is_free, (PPO, A2C))))
     at = [read_progress(path).timesteps for path in checkpoints]
-    assert min(at) >= 10_000
+    assert min(at) >= 9_984  # the whole rollouts of 256 before the evaluation at 10,000
     assert main(["train", PPO, A2C, "--hours", str(20 / 3600), "--workers", "2"]) == 0
     for name, path, before in zip((PPO, A2C), checkpoints, at, strict=True):
         assert read_progress(path).timesteps > before or zoo.policy_folder(name).exists()
