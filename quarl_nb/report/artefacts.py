@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ class Table:
     records: pd.DataFrame
     tidy: pd.DataFrame
     shown: pd.DataFrame
-    caption: str = ""
+    caption: str
 
 
 @dataclass(frozen=True)
@@ -38,15 +39,16 @@ def joined(frames: Mapping[str, pd.DataFrame], studies: Iterable[str]) -> pd.Dat
 
 def save_table(
     rows: pd.DataFrame, shown: pd.DataFrame, name: str, folder: Path, provenance: Mapping[str, Any],
-    caption: str = "",
+    caption: str,
 ) -> list[Path]:
-    """Write `rows` as CSV, `shown` as HTML and LaTeX (booktabs), and the provenance as JSON."""
+    """Write `rows` as CSV, `shown` as HTML and LaTeX (booktabs) under its caption, and the
+    provenance as JSON."""
     folder.mkdir(parents=True, exist_ok=True)
     plain = rows.drop(columns="keys", errors="ignore")
     index = not isinstance(shown.index, pd.RangeIndex)
     texts = {
         "csv": plain.to_csv(index=False, float_format="%.6g", lineterminator="\n"),
-        "html": shown.to_html(border=0, classes="quarl-table", justify="left", index=index) + "\n",
+        "html": _html(shown, caption, index),
         "tex": _latex(shown, name, caption, index),
         "json": json.dumps(dict(provenance), indent=1, sort_keys=True) + "\n",
     }
@@ -55,6 +57,12 @@ def save_table(
         paths.append(folder / f"{name}.{suffix}")
         paths[-1].write_text(text, encoding="utf-8")
     return paths
+
+
+def _html(shown: pd.DataFrame, caption: str, index: bool) -> str:
+    text = shown.to_html(border=0, classes="quarl-table", justify="left", index=index)
+    opening, rest = text.split("\n", 1)
+    return f"{opening}\n  <caption>{escape(caption, quote=False)}</caption>\n{rest}\n"
 
 
 # What tables hold and pdflatex has no letter for ("Unicode character not set up for use").
@@ -70,7 +78,7 @@ def _latex(shown: pd.DataFrame, name: str, caption: str, index: bool) -> str:
     if not index:
         styler = styler.hide(axis="index")
     text = styler.to_latex(
-        hrules=True, caption=caption.replace("%", r"\%") or None, label=f"tab:{name}",
+        hrules=True, caption=caption.replace("%", r"\%"), label=f"tab:{name}",
         position="t", environment="table*", multicol_align="c",
     )
     for sign, command in _IN_MATH.items():

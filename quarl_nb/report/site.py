@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -112,6 +113,11 @@ def provenance(records: pd.DataFrame, name: str) -> dict[str, Any]:
     }
 
 
+def _plain(sentence: str) -> str:
+    """A quoted sentence without the markup of its source: 4x for its TeX, no asterisks."""
+    return re.sub(r"\s*\\times", "\u00d7", sentence).replace("$", "").replace("*", "")
+
+
 def _claims(frames: Frames, folder: Path) -> list[Path]:
     """The verdicts as a table, and in short as the README shows them; Table 4 as a page."""
     found = verdicts(frames.__getitem__)
@@ -120,7 +126,10 @@ def _claims(frames: Frames, folder: Path) -> list[Path]:
     columns = ["id", "verdict", "measured", "sentence", "source", "decision", "study"]
     kept = found.assign(records=[" ".join(keys) for keys in found["keys"]])
     source = provenance(deciding, "claims")
-    paths = save_table(kept, found[columns], "claims", folder, source)
+    shown = found[columns].assign(sentence=found["sentence"].map(_plain))
+    paths = save_table(kept, shown, "claims", folder, source,
+                       "Every claim of the papers, word for word, with its verdict and how it is "
+                       "reached.")  # fmt: skip
     rows = ptq.tables.ptq_rows(joined(frames, ptq.site.EPISODES))
     for name, text in ((SCOREBOARD, scoreboard(found)), (TABLE_4, table4(rows))):
         write_atomically(folder / name, text.encode())

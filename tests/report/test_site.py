@@ -216,13 +216,14 @@ def test_latex_survives_a_percent_sign(tmp_path: Path) -> None:
     save_table(table, table, "t", tmp_path, {}, "95 % interval")
     text = (tmp_path / "t.tex").read_text()
     assert r"\caption{95 \% interval}" in text and r"a\_b" in text and r"5 \%" in text
+    assert "<caption>95 % interval</caption>\n  <thead>" in (tmp_path / "t.html").read_text()
     assert text.count("{") - text.count(r"\{") == text.count("}") - text.count(r"\}")
 
 
 def test_latex_has_no_letter_that_pdflatex_lacks(tmp_path: Path) -> None:
     rows = pd.DataFrame({"a": ["1.10 [0.90, \u221e]"],
                          "\u2264 8 bits": ["18.9\u00d7, \u22121 \u2265"]})
-    save_table(rows, rows, "t", tmp_path, {})
+    save_table(rows, rows, "t", tmp_path, {}, "5 \u00d7")
     text = (tmp_path / "t.tex").read_text()
     assert text.isascii() and r"0.90, $\infty$]" in text and r"18.9$\times$, $-$1 $\geq$" in text
 

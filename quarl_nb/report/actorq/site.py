@@ -46,9 +46,18 @@ def tables_of(frames: Mapping[str, pd.DataFrame]) -> dict[str, Table]:
         "table3_actorq": Table(
             speed, readings, tables.table3(readings), "Steps trained (Table 3), read as actor "
             "steps or as learner updates, beside the time of a step."),
-        "actorq_predicted": Table(both, pairs, tables.prediction_table(pairs)),
-        "actorq_runtime": Table(runtime, by_actor(timed), tables.runtime_table(timed)),
-        "actorq_communication": Table(runtime, sent, tables.communication_table(sent)),
+        "actorq_predicted": Table(
+            both, pairs, tables.prediction_table(pairs),
+            "Steps per second over those of fp32 actors: of an actor alone, predicted from the "
+            "measured parts of a step and measured (95 %); load: the learner's share of a step."),
+        "actorq_runtime": Table(
+            runtime, by_actor(timed), tables.runtime_table(timed),
+            "Where the time of an environment step goes (Figure 4c, 4d): milliseconds of an actor "
+            "by activity and of the learner, means over runs."),
+        "actorq_communication": Table(
+            runtime, sent, tables.communication_table(sent),
+            "Precision of weights on the wire against that of inference (Figure 4a, 4b): steps "
+            "per second of an actor, over those with weights sent in fp32 (95 %)."),
         "actorq_scaling": Table(
             frames["actorq_scaling"], scaled, tables.prediction_table(scaled),
             "Steps per second of int8 over fp32 actors, predicted from the measured parts and "
@@ -57,8 +66,13 @@ def tables_of(frames: Mapping[str, pd.DataFrame]) -> dict[str, Table]:
             frames["actorq_variants"], variants, variant_table(variants),
             "What is quantized and how: final return and mean return over the run, losses against "
             "full precision over runs of the same seed (95 %)."),
-        "inference_latency": Table(latency, latencies, inference.latency_table(latencies)),
-        "loading": Table(frames["loading"], loads, loading.loading_table(loads)),
+        "inference_latency": Table(
+            latency, latencies, inference.latency_table(latencies),
+            "Time of one inference on one core; floor: bytes of the weights over the measured "
+            "bandwidth of memory."),
+        "loading": Table(
+            frames["loading"], loads, loading.loading_table(loads),
+            "Time to load a policy that was pulled, by what it is loaded with."),
     }  # fmt: skip
     return {name: table for name, table in made.items() if len(table.records) and len(table.tidy)}
 

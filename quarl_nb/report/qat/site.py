@@ -22,8 +22,14 @@ def tables_of(frames: Mapping[str, pd.DataFrame]) -> dict[str, Table]:
     """
     trained = frames["qat"]
     made = {
-        "qat": Table(trained, *qat_tables(trained)),
-        "qat_exploration": Table(trained, *exploration_tables(frames["curves"])),
+        "qat": Table(
+            trained, *qat_tables(trained),
+            "Mean return over training seeds, with 95 % intervals, by what was trained with; "
+            "8*: trained in fp32, then quantized to 8 bits; W8A8: weights and activations."),
+        "qat_exploration": Table(
+            trained, *exploration_tables(frames["curves"]),
+            "Entropy of the policy's actions while it trains, after the quantization delay: nats "
+            "above that of fp32 training, with 95 % intervals over training seeds."),
     }
     return {name: table for name, table in made.items() if len(table.tidy)}
 
