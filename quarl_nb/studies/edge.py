@@ -53,7 +53,7 @@ class EdgeStudy:
 
     name: str
     profiles: Mapping[str, Mapping[str, Any]] = field(hash=False)
-    schema_version: int = 2
+    schema_version: int = 3
     timed: bool = True
 
     def cells(self, parameters: Mapping[str, Any]) -> list[tuple[dict[str, Any], dict[str, Any]]]:
