@@ -109,8 +109,8 @@ def fp32_exceeds_memory(records: pd.DataFrame) -> Finding:
 
 
 def _pairs(rows: pd.DataFrame, larger: str, smaller: str) -> pd.DataFrame:
-    """Both policies side by side, a row a machine and runtime."""
-    place = ["machine", "runtime", "source"]
+    """Both policies side by side, a row a machine, processor and runtime."""
+    place = ["machine", "processor", "runtime", "source"]
     ours = rows[(rows["policy"] == larger) & (rows["precision"] == "int8")]
     theirs = rows[(rows["policy"] == smaller) & (rows["precision"] == "fp32")]
     pairs = ours.merge(theirs, on=place, suffixes=("", "_other"))

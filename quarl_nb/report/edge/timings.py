@@ -45,8 +45,8 @@ def latency_rows(records: pd.DataFrame) -> pd.DataFrame:
         records: those of the studies `edge` and `edge_board`, in one frame; others are left out.
 
     Returns:
-        policy (of Table 6, else ""), network, precision, runtime, machine, source (measured,
-        modelled), latency_s (median) with low_s and high_s (percentiles 10 and 90 of all calls;
+        policy (of Table 6, else ""), network, precision, runtime, machine, processor (of
+        `HERE`; "": a board tells its own), source (measured, modelled), latency_s (median) with low_s and high_s (percentiles 10 and 90 of all calls;
         NaN where modelled), speedup (over fp32 of that runtime, machine and processor) with
         speedup_low and speedup_high (its slow calls against the other's fast ones, the reverse),
         resident_bytes, weight_bytes, code_bytes, free_bytes (of the board, beside the system and
@@ -124,7 +124,7 @@ def _with_speedups(rows: pd.DataFrame) -> pd.DataFrame:
         (*full, *ours) if use and isinstance(full, tuple) else ours
         for use, full, ours in zip(quantized, found["keys_fp32"], found["keys"], strict=True)
     ]
-    return found.drop(columns=["processor", *(f"{name}_fp32" for name in (*times, "keys"))])
+    return found.drop(columns=[f"{name}_fp32" for name in (*times, "keys")])
 
 
 def modelled_boards(records: pd.DataFrame) -> pd.DataFrame:
