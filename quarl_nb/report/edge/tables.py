@@ -34,9 +34,10 @@ def table6(latencies: pd.DataFrame, successes: pd.DataFrame) -> pd.DataFrame:
         }
     for _, row in published_success().iterrows():
         lines[row["policy"], row["precision"]]["success", "published"] = f"{row['success']:.0%}"
-    for _, row in _shown_in_table6(latencies).iterrows():
+    shown = _shown_in_table6(latencies)
+    for (_, row), export in zip(shown.iterrows(), _exports(shown), strict=True):
         where = f"{row['source']}, {row['machine']}"
-        process = f"{where}, {RUNTIMES[row['runtime']]}"
+        process = ", ".join([where, RUNTIMES[row["runtime"]], *filter(None, [export])])
         time = process if row["source"] == "measured" else where  # modelled alike for both runtimes
         lines[row["policy"], row["precision"]] |= {
             ("one decision (ms)", time): ms(row["latency_s"]),
@@ -47,13 +48,23 @@ def table6(latencies: pd.DataFrame, successes: pd.DataFrame) -> pd.DataFrame:
     for _, row in successes.iterrows():
         if (line := (row["policy"], row["precision"])) in lines and row["method"] == PLAIN:
             lines[line]["success", MEASURED] = rate(row)
-    shown = pd.DataFrame.from_dict(lines, orient="index").fillna("")
+    table = pd.DataFrame.from_dict(lines, orient="index").fillna("")
     first = ["one decision (ms)", "speed-up over fp32", "weights (kB)", "process (MB)", "success"]
-    columns = sorted(shown.columns, key=lambda column: first.index(column[0]))
-    shown = shown[columns]
-    shown.columns = pd.MultiIndex.from_tuples(columns)
-    shown.index = pd.MultiIndex.from_tuples([*lines], names=["policy", "precision"])
-    return shown
+    columns = sorted(table.columns, key=lambda column: first.index(column[0]))
+    table = table[columns]
+    table.columns = pd.MultiIndex.from_tuples(columns)
+    table.index = pd.MultiIndex.from_tuples([*lines], names=["policy", "precision"])
+    return table
+
+
+def _exports(latencies: pd.DataFrame) -> list[str]:
+    """What tells the rows of a board apart that ran several policies of one network, else ""."""
+    if latencies.empty:
+        return []
+    ranges = latencies["ranges"].mask(latencies["ranges"] == "minmax", "")
+    names = latencies["exported"] + ranges.where(ranges == "", ", " + ranges)
+    place = [latencies[name] for name in ("policy", "network", "machine", "runtime", "source")]
+    return names.where(names.groupby(place).transform("nunique") > 1, "").tolist()
 
 
 def _shown_in_table6(latencies: pd.DataFrame) -> pd.DataFrame:
@@ -91,10 +102,12 @@ def boards_table(latencies: pd.DataFrame) -> pd.DataFrame:
     if rows.empty:
         return rows
     lines: dict[tuple[str, str, str], dict[Column, str]] = {}
-    for _, row in rows.sort_values("machine", kind="stable").iterrows():
+    rows = rows.sort_values("machine", kind="stable")
+    for (_, row), export in zip(rows.iterrows(), _exports(rows), strict=True):
         measured, precision = row["source"] == "measured", row["precision"]
         source = f"measured, {RUNTIMES[row['runtime']]}" if measured else "modelled"
-        name = (row["machine"], source, row["policy"] or row["network"])
+        policy = (row["policy"] or row["network"]) + (f" ({export})" if export else "")
+        name = (row["machine"], source, policy)
         lines.setdefault(name, {}).update({
             ("one decision (ms)", precision): ms(row["latency_s"]),
             ("speed-up over fp32", precision): times(row["speedup"]),

@@ -16,6 +16,7 @@ PRECISIONS = ("fp32", "int8", "int4")
 RUNTIMES = {"onnxruntime": "ORT", "c": "C"}
 # "Policies II and III take more memory than the total RAM capacity"; quantized, they fit.
 SAID_TO_SWAP = (("Policy II", "fp32"), ("Policy III", "fp32"))
+OBSERVATIONS, ACTIONS = 22, 25  # of the navigation task: what Table 6's policies take and give
 ISSUED_PER_CYCLE = 2  # instructions that a Cortex-A53 starts at most
 
 
@@ -39,29 +40,31 @@ def published_times() -> pd.DataFrame:
 
 
 def latency_rows(records: pd.DataFrame) -> pd.DataFrame:
-    """One row a network, precision, runtime and machine that has a time.
+    """One row a policy, precision, runtime and machine that has a time.
 
     Args:
         records: those of the studies `edge` and `edge_board`, in one frame; others are left out.
 
     Returns:
-        policy (of Table 6, else ""), network, precision, runtime, machine, processor (of
-        `HERE`; "": a board tells its own), source (measured, modelled), latency_s (median) with low_s and high_s (percentiles 10 and 90 of all calls;
-        NaN where modelled), speedup (over fp32 of that runtime, machine and processor) with
-        speedup_low and speedup_high (its slow calls against the other's fast ones, the reverse),
-        resident_bytes, weight_bytes, code_bytes, free_bytes (of the board, beside the system and
-        the process; modelled), bound_by (modelled), keys, profile.
+        policy (of Table 6, else ""), network, exported (the name that a board's policy has; "": of
+        the study), ranges (of its levels; "": none, or of the study), precision, runtime, machine,
+        processor (of `HERE`; "": a board tells its own), source (measured, modelled), latency_s
+        (median) with low_s and high_s (percentiles 10 and 90 of all calls; NaN where modelled),
+        speedup (over fp32 of that policy, runtime, machine and processor) with speedup_low and
+        speedup_high (its slow calls against the other's fast ones, the reverse), resident_bytes,
+        weight_bytes, code_bytes, free_bytes (of the board, beside the system and the process;
+        modelled), bound_by (modelled), keys, profile.
     """
     if records.empty or "runtime" not in records:
         return pd.DataFrame()
     found = pd.DataFrame([row for record in records.to_dict("records") if (row := _row(record))])
     if found.empty:
         return found
-    place = ["network", "precision", "runtime", "machine"]
+    place = ["sizes", "exported", "ranges", "precision", "runtime", "machine"]
     found = found.drop_duplicates(place, keep="last")
-    by_network = {network: policy for policy, network in policies().items()}
-    found.insert(0, "policy", found["network"].map(by_network).fillna(""))
-    found = _with_speedups(found)
+    of_table6 = {_sizes(network): policy for policy, network in policies().items()}
+    found.insert(0, "policy", found["sizes"].map(of_table6).fillna(""))
+    found = _with_speedups(found).drop(columns="sizes")
     ranks = found.assign(
         size=found.groupby("network")["weight_bytes"].transform("max"),
         at=found["precision"].map({name: i for i, name in enumerate(PRECISIONS)}),
@@ -78,10 +81,10 @@ def _row(record: Mapping[str, Any]) -> dict[str, Any] | None:
         return None
     prefix, export = "" if measured else "modelled_", record.get("extra.export")
     if isinstance(export, Mapping):  # a board's own result
-        place = {"network": network_name(export["network"][1:-1]), "machine": record["board"],
-                 "weight_bytes": export["weight_bytes"]}  # fmt: skip
+        place = _exported(record, export)
     else:
-        place = {"network": record["network"], "machine": record["machine"],
+        place = {"network": record["network"], "sizes": _sizes(record["network"]),
+                 "exported": "", "ranges": "", "machine": record["machine"],
                  "weight_bytes": record[f"{prefix}weight_bytes"]}  # fmt: skip
     return place | {
         "precision": record["precision"], "runtime": record["runtime"],
@@ -95,6 +98,19 @@ def _row(record: Mapping[str, Any]) -> dict[str, Any] | None:
         "processor": processor(record) if place["machine"] == HERE else "",
         "keys": (record["key"],), "profile": record["profile"],
     }  # fmt: skip
+
+
+def _exported(record: Mapping[str, Any], export: Mapping[str, Any]) -> dict[str, Any]:
+    """Which policy a board ran. The ranges of fp32 mean nothing: it has no levels."""
+    first, *hidden, last = export["network"]
+    name = network_name(hidden)
+    return {"network": name, "sizes": _sizes(name, first, last), "exported": record["policy"],
+            "ranges": "" if record["precision"] == "fp32" else record["ranges"],
+            "machine": record["board"], "weight_bytes": export["weight_bytes"]}  # fmt: skip
+
+
+def _sizes(network: str, first: int = OBSERVATIONS, last: int = ACTIONS) -> str:
+    return f"{first} {network} {last}"
 
 
 def network_name(hidden: Sequence[int]) -> str:
@@ -111,7 +127,7 @@ def _bound(record: Mapping[str, Any]) -> str:
 
 
 def _with_speedups(rows: pd.DataFrame) -> pd.DataFrame:
-    place = ["network", "runtime", "machine", "processor"]
+    place = ["sizes", "exported", "runtime", "machine", "processor"]
     times = ["latency_s", "low_s", "high_s"]
     base = rows.loc[rows["precision"] == "fp32", [*place, *times, "keys"]]
     found = rows.merge(base, on=place, how="left", suffixes=("", "_fp32"))
