@@ -52,6 +52,10 @@ def test_a_board_that_was_imported_is_one_more_machine() -> None:
     shown = edge.tables.table6(rows, pd.DataFrame())
     assert shown.loc[("Policy I", "int8"), ("speed-up over fp32", f"measured, {pi}, C")] == "3×"
     assert (pi, "measured, C", "9-8") in edge.tables.boards_table(rows).index
+    jetson = timings.latency_rows(boards.assign(board="NVIDIA Jetson Nano"))
+    assert {*edge.tables.boards_table(jetson).index.get_level_values("board")} == {
+        "NVIDIA Jetson Nano"}  # fmt: skip
+    assert timings.HERE not in edge.tables.boards_table(rows).index.get_level_values("board")
 
 
 def test_policies_of_a_board_are_told_apart_by_their_sizes_names_and_ranges() -> None:
@@ -97,8 +101,10 @@ def test_what_boards_say_of_themselves_is_not_what_the_model_knows_of_others() -
     every = pd.concat([timed(), boards], ignore_index=True)
     assert set(timings.board_inputs(every)["machine"]) == {timings.PAPERS_BOARD}
     assert len(timings.explanation_rows(every)) == 6
-    _, points = edge.memory_figure.memory_bars(every)
-    assert len(points[points["machine"] == pi]) == 2
+    fig, points = edge.memory_figure.memory_bars(every)
+    assert pi not in set(points["machine"])  # the panel is of this machine
+    alone, _ = edge.memory_figure.memory_bars(timed())
+    assert len(fig.axes[1].lines) == len(alone.axes[1].lines)
     frames = {"edge": pd.DataFrame(), "edge_board": boards, "navigation": pd.DataFrame()}
     assert {"table6_edge", "edge_boards"} == {*edge.site.tables_of(frames)}
 

@@ -6,6 +6,7 @@ import pandas as pd
 
 from quarl_nb.report.edge.success import METHODS, PLAIN, STOPPED, published_success
 from quarl_nb.report.edge.timings import (
+    HERE,
     PAPERS_BOARD,
     PRECISIONS,
     RUNTIMES,
@@ -97,8 +98,7 @@ def explanation_table(rows: pd.DataFrame) -> pd.DataFrame:
 
 def boards_table(latencies: pd.DataFrame) -> pd.DataFrame:
     """Every board, modelled and imported: a decision's time, speed-up, and what bounds it."""
-    rows = latencies[latencies["machine"].str.startswith("Raspberry")] if len(latencies) \
-        else latencies  # fmt: skip
+    rows = latencies[latencies["machine"] != HERE] if len(latencies) else latencies
     if rows.empty:
         return rows
     lines: dict[tuple[str, str, str], dict[Column, str]] = {}
