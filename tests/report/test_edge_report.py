@@ -330,6 +330,12 @@ def test_emulated_cores_tell_instructions_and_bytes() -> None:
     shown = edge.tables.emulated_table(found)
     assert list(shown["instructions, measured"]) == ["2,400", "600", "300"]
     assert set(shown["actions as simulated"]) == {"100%"}
+    assert set(shown["they hold"]) == {edge.tables.PRINTING}  # older records do not tell
+    anew = rows.assign(printing_counted=False)
+    assert not timings.emulated_rows(anew)["printing_counted"].any()
+    anew["printing_counted"] = [False, False, None]
+    told = edge.tables.emulated_table(timings.emulated_rows(anew))["they hold"]
+    assert list(told) == ["a decision", "a decision", edge.tables.PRINTING]
     assert timings.latency_rows(rows).empty  # an emulator tells no time
 
 

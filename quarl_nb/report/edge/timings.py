@@ -217,9 +217,11 @@ def emulated_rows(records: pd.DataFrame) -> pd.DataFrame:
     """What the C takes on an emulated board's core.
 
     Returns:
-        network, precision, machine, instructions (of one decision), least_s (at the clock of
-        Table 7, `ISSUED_PER_CYCLE` in every cycle: a bound), code_bytes, constant_bytes,
-        writable_bytes, stack_bytes, observations, actions_as_recorded, keys.
+        network, precision, machine, instructions (of one decision), printing_counted (whether they
+        hold the printing of a number too, as in records of version 2: 1,000 to 1,400 instructions
+        on x86-64, not known on Arm), least_s (at the clock of Table 7, `ISSUED_PER_CYCLE` in every
+        cycle: a bound), code_bytes, constant_bytes, writable_bytes, stack_bytes, observations,
+        actions_as_recorded, keys.
     """
     if "instructions" not in records:
         return pd.DataFrame()
@@ -228,7 +230,10 @@ def emulated_rows(records: pd.DataFrame) -> pd.DataFrame:
     assert clock["unit"] == "GHz"
     names = ["network", "precision", "machine", "instructions", "code_bytes", "constant_bytes",
              "writable_bytes", "stack_bytes", "observations", "actions_as_recorded"]  # fmt: skip
+    printing = rows["printing_counted"] if "printing_counted" in rows \
+        else pd.Series(np.nan, rows.index)
     found = rows[names].assign(
+        printing_counted=[told is not False for told in printing],
         least_s=rows["instructions"] / (1e9 * float(clock["value"]) * ISSUED_PER_CYCLE),
         keys=[(key,) for key in rows["key"]],
         size=rows.groupby("network")["constant_bytes"].transform("max"),
