@@ -10,7 +10,9 @@ import os
 import resource
 import threading
 import time
+from collections import defaultdict
 from contextlib import suppress
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
@@ -99,7 +101,7 @@ class EnergyMeter:
         if self._cpu_counter:
             self._sampler.join()
         self._read_counters()
-        self.wall_s, self.cpu_s = end.wall_s - start.wall_s, end.cpu_s - start.cpu_s
+        self.wall_s, self.cpu_s = end.wall_s - start.wall_s, _spent(start.used, end.used)
         asleep = end.boot_s - start.boot_s - self.wall_s
         self.suspended_s = asleep if asleep > ASLEEP_S else 0.0
         if end.busy_s is not None and start.busy_s is not None:
@@ -158,26 +160,68 @@ class _Reading:
 
     def __init__(self) -> None:
         self.wall_s, self.boot_s = time.perf_counter(), _boot_s()
-        self.cpu_s, held = _tree()
+        self.used, held = _tree()
         self.memory_share = held / psutil.virtual_memory().total
         self.busy_s = _machine_busy_s()
 
 
-def _tree() -> tuple[float, int]:
-    """CPU-seconds and resident bytes of this process and its descendants.
+@dataclass(frozen=True)
+class _Used:
+    """CPU-seconds of a process, and of its ended children that it waited for; its parent's pid."""
 
-    Those that have ended count where their parent waited for them, as the kernel has it; a
-    living one whose parent has ended (a daemon) is no descendant any more.
+    own_s: float
+    reaped_s: float
+    parent: int
+
+
+Tree = dict[psutil.Process, _Used]
+
+
+def _tree() -> tuple[Tree, int]:
+    """What this process and its descendants have used, and their resident bytes.
+
+    A living process whose parent has ended (a daemon) is no descendant any more.
     """
-    usages = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    cpu_s = sum(usage.ru_utime + usage.ru_stime for usage in usages)
+    own_s, reaped_s = (
+        usage.ru_utime + usage.ru_stime
+        for usage in map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    )
     me = psutil.Process()
-    held = me.memory_info().rss
+    used, held = {me: _Used(own_s, reaped_s, os.getppid())}, me.memory_info().rss
     for child in me.children(recursive=True):
         with suppress(psutil.Error):
-            cpu_s += sum(child.cpu_times()[:4])  # user, system, and those of its ended children
+            user, system, *reaped = child.cpu_times()[:4]
+            used[child] = _Used(user + system, sum(reaped), child.ppid())
             held += child.memory_info().rss
-    return cpu_s, held
+    return used, held
+
+
+def _spent(start: Tree, end: Tree) -> float:
+    """CPU-seconds between two readings of the tree.
+
+    Those of a process that has ended are in what its heir reaped, and with them what it had used
+    before. That is taken off, but no more than the heir got: nobody tells whether an orphan that
+    has ended was reaped before its parent ended or left to init.
+    """
+    before: dict[psutil.Process, float] = defaultdict(float)
+    for process in start.keys() - end.keys():
+        if (heir := _heir(process, start, end)) is not None:
+            before[heir] += start[process].own_s + start[process].reaped_s
+    spent = 0.0
+    for process, now in end.items():
+        then = start.get(process, _Used(0.0, 0.0, 0))
+        reaped_s = now.reaped_s - then.reaped_s - before[process]
+        spent += now.own_s - then.own_s + max(0.0, reaped_s)
+    return spent
+
+
+def _heir(process: psutil.Process, start: Tree, end: Tree) -> psutil.Process | None:
+    """The nearest ancestor that is left; None if one below it went on outside the tree."""
+    pids = {each.pid: each for each in start}
+    found: psutil.Process | None = process
+    while found is not None and found not in end:
+        found = None if found.is_running() else pids.get(start[found].parent)
+    return found
 
 
 def _machine_busy_s() -> float | None:

@@ -127,8 +127,9 @@ def check_parameters(
     """Refuse what Papermill only warns of, or silently ignores.
 
     Raises:
-        QuarlError: there is not exactly one `parameters` cell, it does not assign a parameter,
-            or a value is of another type than literals that Papermill can write.
+        QuarlError: there is not exactly one `parameters` cell, it is not plain Python or does not
+            assign a parameter, or a value is of another type than literals that Papermill can
+            write.
     """
     known = _parameters_of(path, notebook)
     for name, value in parameters.items():
@@ -141,6 +142,9 @@ def assigned_values(source: str) -> dict[str, Any]:
     """Names assigned at the top level of a cell, with their values; None for what is no literal.
 
     Read from the syntax tree: Papermill's own inspection skips lines with two equal signs.
+
+    Raises:
+        SyntaxError: the cell is not plain Python.
     """
     values: dict[str, Any] = {}
     for node in ast.parse(source).body:
@@ -183,7 +187,13 @@ def _parameters_of(path: Path, notebook: nbformat.NotebookNode) -> dict[str, Any
     tagged = [c for c in notebook.cells if PARAMETERS_TAG in c.metadata.get("tags", [])]
     if len(tagged) != 1:
         raise QuarlError(f"'{path}' has {len(tagged)} cells tagged {PARAMETERS_TAG!r}, must be 1")
-    return assigned_values(tagged[0].source)
+    try:
+        return assigned_values(tagged[0].source)
+    except SyntaxError as error:  # a magic command, say
+        raise QuarlError(
+            f"'{path}': the cell tagged {PARAMETERS_TAG!r} is not plain Python in line "
+            f"{error.lineno}: {error.msg}"
+        ) from error
 
 
 def _execute(
@@ -227,7 +237,7 @@ def _execute(
 def _literal_in(node: ast.expr | None) -> Any:
     try:
         return ast.literal_eval(node) if node else None
-    except ValueError:
+    except (ValueError, TypeError):  # the latter of {[]: 1}, which fails as it runs
         return None
 
 

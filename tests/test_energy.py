@@ -83,6 +83,51 @@ def test_only_what_a_child_did_inside_the_block_counts():
     assert meter.cpu_s < 0.1
 
 
+@pytest.mark.parametrize("orphan_ends", [True, False])
+def test_a_grandchild_that_loses_its_parent_inside_the_block_takes_nothing_off(orphan_ends):
+    # What it had used before is in no count of ours at the end.
+    inside, ours = os.pipe()
+    command = ["bash", "-c", f'"$0" -c "$1" 0.5 <&{inside} & wait', sys.executable, BURN]
+    shell = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, pass_fds=[inside])
+    os.close(inside)
+    shell.stdout.readline()
+    (grandchild,) = psutil.Process(shell.pid).children()
+    with EnergyMeter() as meter:
+        before = time.process_time()
+        shell.kill()
+        shell.wait()
+        if orphan_ends:
+            os.close(ours)
+            psutil.wait_procs([grandchild], timeout=10)
+        own_s = time.process_time() - before
+    if not orphan_ends:
+        os.close(ours)
+    shell.stdout.close()
+    assert own_s <= meter.cpu_s < 0.2
+
+
+class FakeProcess:
+    def __init__(self, pid: int, running: bool = False) -> None:
+        self.pid, self.running = pid, running
+
+    def is_running(self) -> bool:
+        return self.running
+
+
+def test_what_ended_processes_had_used_is_taken_off_where_it_was_reaped():
+    me, shell, child = FakeProcess(1), FakeProcess(2), FakeProcess(3)
+    used = energy._Used
+    start = {me: used(1.0, 5.0, 0), shell: used(2.0, 0.0, 1), child: used(7.0, 3.0, 2)}
+    # The child ends after one second more, and the shell waits for it.
+    assert energy._spent(start, {me: used(1.5, 5.0, 0), shell: used(2.0, 11.0, 1)}) == 1.5
+    # So does the shell, after that.
+    assert energy._spent(start, {me: used(1.5, 18.0, 0)}) == 1.5
+    # The shell ends first: what it and others got is less than the child had used.
+    assert energy._spent(start, {me: used(1.5, 7.5, 0)}) == 0.5
+    child.running = True  # outside the tree: not in what was reaped
+    assert energy._spent(start, {me: used(1.5, 7.5, 0)}) == 1.0
+
+
 def test_short_lived_children_count():
     with EnergyMeter() as meter:
         before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
@@ -118,7 +163,7 @@ def test_energy_is_additive_over_pieces(no_counters):
 
 def test_memory_counts_by_the_mean_of_its_shares_before_and_after(no_counters, monkeypatch):
     total = psutil.virtual_memory().total
-    readings = iter([(0.0, total // 4), (0.0, 3 * total // 4)])
+    readings = iter([({}, total // 4), ({}, 3 * total // 4)])
     monkeypatch.setattr(energy, "_tree", lambda: next(readings))
     with EnergyMeter() as meter:
         pass
@@ -154,7 +199,8 @@ def metered(
     """A run that spends 2 CPU-seconds of those that the machine spends between both readings."""
     monkeypatch.setattr(energy, "cpu_counter", lambda: cpu)
     monkeypatch.setattr(energy, "gpu_counter", lambda: gpu)
-    ours = iter([(10.0, 0), (12.0, 0)])
+    me = psutil.Process()
+    ours = iter([({me: energy._Used(own_s, 0.0, 1)}, 0) for own_s in (10.0, 12.0)])
     monkeypatch.setattr(energy, "_tree", lambda: next(ours))
     times = iter(busy)
     monkeypatch.setattr(energy, "_machine_busy_s", lambda: next(times))

@@ -130,6 +130,22 @@ def test_a_notebook_without_a_parameters_cell_is_refused(tmp_path):
         render_notebook(source, tmp_path / "out.ipynb", {"bits": 3})
 
 
+def test_a_parameters_cell_that_is_not_plain_python_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setitem(globals(), "PARAMETERS", "x = 1\n%matplotlib inline")
+    source = write_notebook(tmp_path / "n.ipynb")
+    message = r"^'.*n\.ipynb': the cell tagged 'parameters' is not plain Python in line 2: invalid"
+    with pytest.raises(QuarlError, match=message) as caught:
+        render_notebook(source, tmp_path / "out.ipynb", {"x": 2})
+    assert "\n" not in str(caught.value)
+
+
+def test_a_default_that_python_refuses_is_no_literal(tmp_path, monkeypatch):
+    monkeypatch.setitem(globals(), "PARAMETERS", "x = {[]: 1}")
+    source = write_notebook(tmp_path / "n.ipynb")
+    with pytest.raises(NotebookError, match=r"failed in \[1\]: TypeError"):
+        render_notebook(source, tmp_path / "out.ipynb")
+
+
 def test_what_is_no_notebook_is_refused(tmp_path):
     (tmp_path / "a.ipynb").write_text("{")
     with pytest.raises(QuarlError, match="a.ipynb' is not a notebook"):

@@ -168,7 +168,7 @@ def instructions_per_decision(program: Path, calls: int = 4) -> int:
     """Instructions that one `policy_run` executes, counted by the emulator.
 
     The difference between runs of `calls` and of twice as many, so that start and end drop out;
-    it holds about a hundred instructions of the clock around each call.
+    it holds the few instructions of the loop around each call.
 
     Raises:
         UnavailableError: no emulator, or none that takes the plugin.
@@ -181,7 +181,7 @@ def instructions_per_decision(program: Path, calls: int = 4) -> int:
               str(DEVICE / "count_instructions.c")], DEVICE)  # fmt: skip
         counts = []
         for n in (calls, 2 * calls):
-            command = [QEMU, "-plugin", str(plugin), str(program), str(n)]
+            command = [QEMU, "-plugin", str(plugin), str(program), str(-n)]
             found = re.search(r"^instructions (\d+)$", _start(command, program.parent).stderr, re.M)
             if found is None:
                 raise UnavailableError(f"{QEMU} does not take the plugin that counts instructions")

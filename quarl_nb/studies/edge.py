@@ -53,7 +53,7 @@ class EdgeStudy:
 
     name: str
     profiles: Mapping[str, Mapping[str, Any]] = field(hash=False)
-    schema_version: int = 2
+    schema_version: int = 3
     timed: bool = True
 
     def cells(self, parameters: Mapping[str, Any]) -> list[tuple[dict[str, Any], dict[str, Any]]]:
@@ -147,7 +147,7 @@ def _emulate_c(folder: Path) -> dict[str, Any]:
     program = build(folder, target)
     report = run_test(program, target)
     counts = {name: report[name] for name in ("observations", "actions_as_recorded")}
-    instructions = {"instructions": instructions_per_decision(program)}
+    instructions = {"instructions": instructions_per_decision(program), "printing_counted": False}
     return counts | instructions | policy_memory(program)
 
 

@@ -54,6 +54,22 @@ def test_instructions_are_counted_and_repeat(small_policy, obs, pi, tmp_path):
     assert abs(instructions_per_decision(program) - counted) <= 0.02 * counted
 
 
+COUNTER = """#!/bin/sh
+# In place of the emulator: ten instructions a decision and a thousand around them, but none is
+# told where something was printed.
+printed=$("$3" "$4") && [ -z "$printed" ] && echo "instructions $((1000 - 10 * $4))" >&2
+"""
+
+
+def test_what_is_counted_prints_nothing(small_policy, obs, here, tmp_path, monkeypatch):
+    program = build(export_policy(small_policy, "int8", tmp_path, obs, name="p"), here)
+    counter = tmp_path / "counter"
+    counter.write_text(COUNTER)
+    counter.chmod(0o755)
+    monkeypatch.setattr("quarl_nb.edge.build.QEMU", str(counter))
+    assert instructions_per_decision(program) == 10
+
+
 def test_test_policy_tells_percentiles(small_policy, obs, here, tmp_path):
     folder = export_policy(small_policy, "int8", tmp_path, obs, name="p")
     report = run_test(build(folder, here), here, calls=200)

@@ -229,6 +229,16 @@ runpy.run_path("benchmark.py", run_name="__main__")
     assert result["runtimes"]["c"]["actions_as_recorded"] == 50
 
 
+def test_resident_bytes_do_not_grow_with_the_seconds_measured(small_policy, obs, tmp_path):
+    folder, found = export_policy(small_policy, "fp32", tmp_path, obs, name="p"), []
+    for seconds in ("0", "1"):
+        assert benchmark(folder, "--seconds", seconds) == (0, "")
+        found.append(json.loads((folder / "result.json").read_text())["runtimes"]["onnxruntime"])
+    short, long = found
+    for name in ("resident_bytes", "peak_resident_bytes"):  # the times of a second take some MB
+        assert long[name] - short[name] < 1e6
+
+
 @pytest.mark.parametrize(
     ("other", "message"),
     [

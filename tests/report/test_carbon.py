@@ -33,6 +33,7 @@ from quarl_nb.report.carbon.rules import carbon_follows_speed, carbon_mean, carb
 from quarl_nb.report.carbon.sensitivity import GRIDS, PROCESSORS, sensitivity, sensitivity_table
 from quarl_nb.report.carbon.studies import study_energy, study_energy_table
 from quarl_nb.report.carbon.tables import carbon_table, metering, savings, sides_table
+from quarl_nb.report.style import NothingToDrawError
 
 TORCH, ORT, INT8 = "fp32/torch", "fp32/onnxruntime", "int8/onnxruntime"
 KG_PER_J = 1e-7  # 0.36 kg/kWh
@@ -42,6 +43,16 @@ REACHED = 1 / 3 + 0.9 / 3  # of a run: returns 0 50 100 100, 95 to be reached
 def planted(tasks: Sequence[str] = ("Walker Stand",), spread: float = 0.0,
             **options: object) -> pd.DataFrame:
     return with_energy(make_records(tasks, [TORCH, ORT, INT8], **options), spread)
+
+
+def on_gpu(frame: pd.DataFrame) -> pd.DataFrame:
+    """The same with the learner's GPU metered, which used nothing."""
+    return frame.assign(**{"energy.method": "tdp_x_cpu_time+nvml"})
+
+
+def every_task() -> pd.DataFrame:
+    """Five runs of either side at every task: ratios near 2.22, which may decide."""
+    return on_gpu(with_energy(make_records(actors=[TORCH, INT8], noise=0.01, seeds=range(5))))
 
 
 def actors_of(frame: pd.DataFrame) -> pd.Series:
@@ -218,17 +229,17 @@ def test_mean_over_tasks() -> None:
 
 
 def test_claims_are_decided_by_the_intervals() -> None:
-    two = planted(["Walker Stand", "Cartpole (Gym)"], noise=0.01, seeds=range(5))
+    two = on_gpu(planted(["Walker Stand", "Cartpole (Gym)"], noise=0.01, seeds=range(5)))
     assert carbon_range(two, 1.9, 3.76).verdict == "inconclusive"  # nine tasks are missing
     assert carbon_mean(two, 2.8).verdict == carbon_follows_speed(two).verdict == "inconclusive"
-    every = with_energy(make_records(actors=[TORCH, INT8], noise=0.01, seeds=range(5)))
+    every = every_task()
     assert carbon_mean(every, 2.8).verdict == "not reproduced"
     found = carbon_mean(every, 2.2)
-    assert found.verdict == "reproduced" and "energy by tdp_x_cpu_time" in found.measured
+    assert found.verdict == "reproduced" and "energy by tdp_x_cpu_time+nvml" in found.measured
     assert len(found.keys) == 110
     assert carbon_range(every, 1.9, 3.76).verdict == "not reproduced"
     exact = 224.7 / 101.05
-    assert carbon_range(with_energy(every, 0.05), exact, exact).verdict == "reproduced"
+    assert carbon_range(on_gpu(with_energy(every, 0.05)), exact, exact).verdict == "reproduced"
     assert carbon_follows_speed(every).verdict == "reproduced"
     dear = two.assign(curve_cpu_s=[
         {role: [9 * s for s in spent] for role, spent in costs.items()} if actor == INT8 else costs
@@ -243,6 +254,47 @@ def test_claims_are_decided_by_the_intervals() -> None:
     assert found.verdict == "inconclusive" and "only 1 of 5 runs" in found.measured
     few = carbon_mean(every[every["seed"] < 3], 2.2)
     assert few.verdict == "inconclusive" and "only 3 of 5 runs" in few.measured
+
+
+def test_a_ratio_is_between_runs_on_one_grid() -> None:
+    every = every_task()
+    int8 = actors_of(every) == INT8
+    norway = every.assign(**{"energy.grid_kg_per_kwh": np.where(int8, 0.03, 0.36)})
+    assert carbon_mean(norway, 2.8).verdict == "not reproduced"
+    assert carbon_mean(norway, 2.2).interval == carbon_mean(every, 2.2).interval
+    here, there = (emissions(frame).set_index(["task", "per", "part", "actor"])
+                   for frame in (every, norway))  # fmt: skip
+    pd.testing.assert_series_equal(here["ratio_torch_low"], there["ratio_torch_low"])
+    shares = (there["kg"] / here["kg"]).groupby("actor").mean()
+    assert shares.to_dict() == pytest.approx({TORCH: 1, INT8: 0.03 / 0.36})
+
+
+def test_runs_metered_by_several_methods_are_not_compared() -> None:
+    every = every_task()
+    int8 = actors_of(every) == INT8
+    walker = every["task"] == "Walker Stand"
+    counted = every.assign(**{
+        "energy.method": every["energy.method"].mask(int8 & walker, "rapl+nvml"),
+        "energy.cpu_energy_j": every["energy.cpu_energy_j"].mask(int8 & walker, 500.0),
+    })
+    found = carbon_mean(counted, 2.2)
+    assert found.verdict == "inconclusive" and "Walker Stand" not in found.measured
+    assert found.interval is not None and found.interval.value == pytest.approx(2.22, abs=0.01)
+    rows = emissions(counted[walker])
+    assert row_of(rows, INT8)["kg"] > 0 and np.isnan(row_of(rows, INT8)["ratio_torch"])
+    assert carbon_mean(counted[walker], 2.2).verdict == "not measured"
+    with pytest.raises(NothingToDrawError):
+        carbon.figures.carbon_ratios(rows)
+
+
+def test_a_learner_whose_gpu_was_not_metered_decides_nothing() -> None:
+    every = every_task().assign(**{"energy.method": "tdp_x_cpu_time"})
+    for found in (carbon_range(every, 1.9, 3.76), carbon_mean(every, 2.2),
+                  carbon_follows_speed(every)):  # fmt: skip
+        assert found.verdict == "inconclusive"
+        assert "the learner's GPU was not metered" in found.measured
+    cpu = carbon_mean(every.assign(**{"budget.device": "cpu"}), 2.2)
+    assert "GPU" not in cpu.measured
 
 
 def test_energy_of_studies_adds_up_and_says_what_is_estimated() -> None:

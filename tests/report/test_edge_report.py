@@ -20,6 +20,8 @@ from quarl_nb.report.edge.testing import (
     timed,
 )
 from quarl_nb.report.style import NothingToDrawError
+from quarl_nb.rl.air_navigation import N_ACTIONS
+from quarl_nb.rl.air_world import OBS_SIZE
 
 
 def test_times_stand_side_by_side_with_speedups_of_the_same_runtime() -> None:
@@ -50,6 +52,40 @@ def test_a_board_that_was_imported_is_one_more_machine() -> None:
     shown = edge.tables.table6(rows, pd.DataFrame())
     assert shown.loc[("Policy I", "int8"), ("speed-up over fp32", f"measured, {pi}, C")] == "3×"
     assert (pi, "measured, C", "9-8") in edge.tables.boards_table(rows).index
+    jetson = timings.latency_rows(boards.assign(board="NVIDIA Jetson Nano"))
+    assert {*edge.tables.boards_table(jetson).index.get_level_values("board")} == {
+        "NVIDIA Jetson Nano"}  # fmt: skip
+    assert timings.HERE not in edge.tables.boards_table(rows).index.get_level_values("board")
+
+
+def test_policies_of_a_board_are_told_apart_by_their_sizes_names_and_ranges() -> None:
+    pi, sizes = "Raspberry Pi 5 Model B", [22, 64, 64, 64, 25]
+    cart = [imported([4, 64, 64, 64, 2], precision, us, pi) | {"policy": "cart"}
+            for precision, us in (("fp32", 5), ("int8", 4))]  # fmt: skip
+    ours = [imported(sizes, precision, us, pi) | {"policy": name}
+            for name, full in (("a", 30), ("b", 60))
+            for precision, us in (("fp32", full), ("int8", 10))]  # fmt: skip
+    wide = imported(sizes, "int8", 20, pi) | {"policy": "b", "ranges": "mse"}
+    rows = timings.latency_rows(pd.DataFrame([*ours, wide, *cart]))
+    assert len(rows) == 7
+    found = rows.set_index(["policy", "exported", "ranges"])["speedup"].dropna().to_dict()
+    assert found == pytest.approx({
+        ("", "cart", "minmax"): 1.25, ("Policy I", "a", "minmax"): 3,
+        ("Policy I", "b", "minmax"): 6, ("Policy I", "b", "mse"): 3,
+    })  # fmt: skip
+    shown = edge.tables.boards_table(rows)["speed-up over fp32", "int8"].droplevel([0, 1])
+    assert shown.to_dict() == {"64x3": "1.25×", "Policy I (a)": "3×", "Policy I (b)": "6×",
+                               "Policy I (b, mse)": "3×"}  # fmt: skip
+    columns = edge.tables.table6(rows, pd.DataFrame())["speed-up over fp32"].loc["Policy I", "int8"]
+    assert columns.drop("published, Raspberry Pi 3B").to_dict() == {
+        f"measured, {pi}, C, {name}": ratio
+        for name, ratio in (("a", "3×"), ("b", "6×"), ("b, mse", "3×"))}  # fmt: skip
+    memory = edge.rules.resident_memory_smaller(pd.DataFrame([*ours, wide]), factor=3.8)
+    assert "1.03 times smaller in C; the weights alone" in memory.measured
+
+
+def test_table_6_is_of_the_navigation_task() -> None:
+    assert (timings.OBSERVATIONS, timings.ACTIONS) == (OBS_SIZE, N_ACTIONS)
 
 
 def test_what_boards_say_of_themselves_is_not_what_the_model_knows_of_others() -> None:
@@ -65,8 +101,10 @@ def test_what_boards_say_of_themselves_is_not_what_the_model_knows_of_others() -
     every = pd.concat([timed(), boards], ignore_index=True)
     assert set(timings.board_inputs(every)["machine"]) == {timings.PAPERS_BOARD}
     assert len(timings.explanation_rows(every)) == 6
-    _, points = edge.memory_figure.memory_bars(every)
-    assert len(points[points["machine"] == pi]) == 2
+    fig, points = edge.memory_figure.memory_bars(every)
+    assert pi not in set(points["machine"])  # the panel is of this machine
+    alone, _ = edge.memory_figure.memory_bars(timed())
+    assert len(fig.axes[1].lines) == len(alone.axes[1].lines)
     frames = {"edge": pd.DataFrame(), "edge_board": boards, "navigation": pd.DataFrame()}
     assert {"table6_edge", "edge_boards"} == {*edge.site.tables_of(frames)}
 
@@ -292,6 +330,12 @@ def test_emulated_cores_tell_instructions_and_bytes() -> None:
     shown = edge.tables.emulated_table(found)
     assert list(shown["instructions, measured"]) == ["2,400", "600", "300"]
     assert set(shown["actions as simulated"]) == {"100%"}
+    assert set(shown["they hold"]) == {edge.tables.PRINTING}  # older records do not tell
+    anew = rows.assign(printing_counted=False)
+    assert not timings.emulated_rows(anew)["printing_counted"].any()
+    anew["printing_counted"] = [False, False, None]
+    told = edge.tables.emulated_table(timings.emulated_rows(anew))["they hold"]
+    assert list(told) == ["a decision", "a decision", edge.tables.PRINTING]
     assert timings.latency_rows(rows).empty  # an emulator tells no time
 
 

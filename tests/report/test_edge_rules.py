@@ -98,6 +98,14 @@ def test_the_larger_policy_in_int8_must_be_faster_and_as_good(ratio, int8_succes
         == "inconclusive"  # fmt: skip
 
 
+def test_policies_timed_on_two_processors_are_not_compared() -> None:
+    records = on_the_board({"4096-512-1024": 20.0})
+    records["provenance.cpu"] = np.where(records["network"] == "256x3", "theirs", "ours")
+    found = edge.rules.larger_int8_faster(records, "Policy III", "Policy II")
+    assert "on this machine" not in found.measured and f"on {PI} in C 2.00x" in found.measured
+    assert found.verdict == "inconclusive"  # their success is not known
+
+
 def test_resident_memory_counts_the_whole_process() -> None:
     # C: 12 MB over 3.75 MB; ONNX Runtime: 71 over 62.75.
     found = edge.rules.resident_memory_smaller(timed(), factor=3.8)

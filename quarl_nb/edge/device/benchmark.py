@@ -121,6 +121,9 @@ def run_onnxruntime(
     times: list[float] = []
     for call in range(WARM_UP_CALLS):
         session.run(None, feeds[call % len(feeds)])
+    # Not after the loop: its times would count as memory of the policy.
+    resident = {"resident_bytes": status_bytes("VmRSS:"),
+                "peak_resident_bytes": status_bytes("VmHWM:")}
     end = time.perf_counter() + seconds
     while not times or time.perf_counter() < end:
         feed = feeds[len(times) % len(feeds)]
@@ -134,8 +137,7 @@ def run_onnxruntime(
         "actions_as_recorded": None if actions is None
         else int(same_actions(taken, actions, export["action_tolerance"]).sum()),
         **percentiles(np.array(times)),
-        "resident_bytes": status_bytes("VmRSS:"),
-        "peak_resident_bytes": status_bytes("VmHWM:"),
+        **resident,
         "heat_before": before,
         "heat_after": describe_heat(),
     }

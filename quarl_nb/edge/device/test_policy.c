@@ -1,7 +1,8 @@
 /* Compares policy.c with the outputs recorded in test_vectors.h; exit status 1 if they differ.
  *
  * test_policy          one line of text
- * test_policy CALLS    JSON: the same, and the nanoseconds that each of CALLS decisions took */
+ * test_policy CALLS    JSON: the same, and the nanoseconds that each of CALLS decisions took
+ * test_policy -CALLS   nothing: for a count of the instructions of CALLS decisions */
 
 #define _POSIX_C_SOURCE 200809L
 #include <math.h>
@@ -68,6 +69,11 @@ int main(int argc, char **argv)
     if (!calls) {
         printf("%s: %d observations, largest difference %.3g (allowed %.3g), %d actions as recorded\n",
                correct ? "ok" : "FAILED", TEST_VECTORS, worst, TEST_TOLERANCE, agree);
+        return !correct;
+    }
+    if (calls < 0) {
+        for (int call = 0; call < -calls; call++)
+            policy_run(test_obs[call % TEST_VECTORS], outputs);
         return !correct;
     }
     const long long resident = status_bytes("VmRSS:"), peak = status_bytes("VmHWM:");

@@ -52,11 +52,11 @@ AS_RECORDED = Assumptions()
 
 
 def costed_runs(records: pd.DataFrame, assumed: Assumptions = AS_RECORDED) -> pd.DataFrame:
-    """`learning_runs` that recorded their CPU-seconds along the way, with what they emitted.
+    """`learning_runs` that recorded their CPU-seconds along the way, with what they used.
 
-    Adds, for every one of `PARTS` and for `ALL`, curve_<part>_kg: kg CO2e since the actors started,
-    at every evaluation. A GPU is the learner's, evenly over the cell's time. Adds the fields
-    `ENERGY` of the record too, and `SUSPENDED` where it is told.
+    Adds, for every one of `PARTS` and for `ALL`, curve_<part>_kwh: kWh since the actors started,
+    at every evaluation. A GPU is the learner's, evenly over the cell's time. Adds the grid's
+    kg_per_kwh, the fields `ENERGY` of the record, and `SUSPENDED` where it is told.
 
     Args:
         records: `ResultStore.frame` of an ActorQ study.
@@ -69,13 +69,10 @@ def costed_runs(records: pd.DataFrame, assumed: Assumptions = AS_RECORDED) -> pd
     runs = runs[runs["curve_cpu_s"].notna()].merge(records[["key", *names]], on="key")
     runs = runs[runs["energy.cpu_energy_j"].notna()].reset_index(drop=True)
     joules = [_joules(row, assumed) for _, row in runs.iterrows()]
-    grid = runs["energy.grid_kg_per_kwh"] if assumed.kg_per_kwh is None \
-        else pd.Series(assumed.kg_per_kwh, runs.index)
     for part in (*PARTS, ALL):
-        runs[f"curve_{part}_kg"] = [
-            list(parts[part] / JOULES_PER_KWH * kg) for parts, kg in zip(joules, grid, strict=True)
-        ]
-    return runs
+        runs[f"curve_{part}_kwh"] = [list(parts[part] / JOULES_PER_KWH) for parts in joules]
+    recorded = runs["energy.grid_kg_per_kwh"]
+    return runs.assign(kg_per_kwh=recorded if assumed.kg_per_kwh is None else assumed.kg_per_kwh)
 
 
 def _joules(run: pd.Series, assumed: Assumptions) -> dict[str, Floats]:
@@ -102,7 +99,8 @@ def emissions(
     to reward (`actorq.runs.speedups`), but against carbon in place of time; of a part, what runs
     had spent on it by then. "million steps": of the whole run, over the environment steps it made.
     Intervals (95 %) of the former redraw the runs of either side and of the level together, those
-    of the latter are Welch's; a single run has none.
+    of the latter are Welch's; a single run has none. Both sides of a ratio are on one grid, and
+    there is none between runs that were metered by several methods.
 
     Returns:
         `SETTING`, precision, runtime, actor, runs (and base_runs of fp32, of torch where measured),
@@ -117,20 +115,20 @@ def emissions(
             continue
         shared, drawn = dict(zip(SETTING, setting, strict=True)), redraw(group, resamples)
         for per, part in product(PERS, parts):
-            kg = {actor: _kg(drawn, actor, part, per) for actor in drawn.actors}
-            found += [shared | {"per": per, "part": part} | _row(drawn, actor, kg)
-                      | _ratios(drawn, actor, part, kg if per == "return" else None)
-                      for actor in kg]  # fmt: skip
+            kwh = {actor: _kwh(drawn, actor, part, per) for actor in drawn.actors}
+            found += [shared | {"per": per, "part": part} | _row(drawn, actor, kwh)
+                      | _ratios(drawn, actor, part, kwh if per == "return" else None)
+                      for actor in kwh]  # fmt: skip
     return pd.DataFrame(found)
 
 
-def _kg(drawn: Redrawn, actor: str, part: str, per: Per) -> Floats:
-    """kg CO2e, the estimate first, then redrawn; infinite where the return is not reached."""
+def _kwh(drawn: Redrawn, actor: str, part: str, per: Per) -> Floats:
+    """kWh, the estimate first, then redrawn; infinite where the return is not reached."""
     runs, weights = drawn.actors[actor], drawn.weights[actor]
-    spent, whole = runs[f"curve_{part}_kg"], runs[f"curve_{ALL}_kg"]
+    spent, whole = runs[f"curve_{part}_kwh"], runs[f"curve_{ALL}_kwh"]
     if per == "million steps":
         return weights @ _per_million_steps(runs, part)
-    reached = drawn.reached(actor, f"curve_{ALL}_kg")
+    reached = drawn.reached(actor, f"curve_{ALL}_kwh")
     if part == ALL:
         return reached
     shares = [np.interp(reached, *curves) for curves in zip(whole, spent, strict=True)]
@@ -138,20 +136,22 @@ def _kg(drawn: Redrawn, actor: str, part: str, per: Per) -> Floats:
 
 
 def _per_million_steps(runs: pd.DataFrame, part: str) -> Floats:
-    """kg CO2e of each run."""
-    return (1e6 * runs[f"curve_{part}_kg"].str[-1] / runs["steps"]).to_numpy(float)
+    """kWh of each run."""
+    return (1e6 * runs[f"curve_{part}_kwh"].str[-1] / runs["steps"]).to_numpy(float)
 
 
 def _ratios(
     drawn: Redrawn, actor: str, part: str, to_return: dict[str, Floats] | None
 ) -> dict[str, float]:
-    """Both baselines' kg over this actor's: to the return where that is given, else per step."""
+    """Both baselines' kWh over this actor's: to the return where that is given, else per step."""
     found: dict[str, float] = {}
     for short, base in BASELINES.items():
         if base not in drawn.actors:
             continue
         ours, theirs = drawn.actors[actor], drawn.actors[base]
-        if to_return:
+        if not metered_alike(ours, theirs):
+            ends = [(end, np.nan) for end in ("", "_low", "_high")]
+        elif to_return:
             ends = ratio(to_return[base], to_return[actor], min(len(ours), len(theirs)))
         else:
             it = mean_ratio(_per_million_steps(theirs, part), _per_million_steps(ours, part))
@@ -160,14 +160,20 @@ def _ratios(
     return found
 
 
-def _row(drawn: Redrawn, actor: str, kg: dict[str, Floats]) -> dict[str, object]:
+def metered_alike(ours: pd.DataFrame, theirs: pd.DataFrame) -> bool:
+    """Whether one method metered all of these `costed_runs`: a counter and an estimate differ by
+    more than what is compared."""
+    return len({*ours["energy.method"], *theirs["energy.method"]}) == 1
+
+
+def _row(drawn: Redrawn, actor: str, kwh: dict[str, Floats]) -> dict[str, object]:
     rows = drawn.actors[actor]
-    first = rows.iloc[0]
+    first, kg = rows.iloc[0], kwh[actor][0] * rows["kg_per_kwh"].mean()
     return {
         "precision": first["precision"], "runtime": first["runtime"], "actor": actor,
         "runs": len(rows), "level": float(drawn.level[0]),
         "base_runs": len(drawn.actors.get(BASELINES["torch"], drawn.fp32)),
-        "kg": float(kg[actor][0]) if np.isfinite(kg[actor][0]) else np.nan,
+        "kg": float(kg) if np.isfinite(kg) else np.nan,
         "method": ", ".join(sorted(set(rows["energy.method"]))),
         "load": (rows["energy.other_cpu_s"].astype(float) / rows["wall_s"]).mean(),
         "keys": drawn.keys(actor), "profile": first["profile"],
@@ -180,17 +186,19 @@ def mean_saving(
 ) -> Interval:
     """Carbon to the return, `base` over `actor`: the mean over settings, its interval over runs.
 
-    NaN where no setting has both or neither got there, infinite where `base` alone did not.
+    Settings where both were not metered by one method are left out. NaN where no setting has both
+    or neither got there, infinite where `base` alone did not.
 
     Args:
         runs: `costed_runs`.
     """
     draws, fewest = [], len(runs)
     for _, group in runs.groupby(SETTING, sort=False, dropna=False) if len(runs) else ():
-        if {actor, base} <= {*group["actor"]}:
+        sides = [group[group["actor"] == name] for name in (base, actor)]
+        if all(map(len, sides)) and metered_alike(*sides):
             drawn = redraw(group, resamples)
             fewest = min(fewest, len(drawn.actors[actor]), len(drawn.actors[base]))
-            spent = [_kg(drawn, name, ALL, "return") for name in (base, actor)]
+            spent = [_kwh(drawn, name, ALL, "return") for name in (base, actor)]
             with np.errstate(invalid="ignore"):  # neither got there: infinity over infinity
                 draws.append(spent[0] / spent[1])
     mean = np.mean(draws, axis=0) if draws else np.array([np.nan])

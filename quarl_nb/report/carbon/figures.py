@@ -69,8 +69,8 @@ def carbon_ratios(rows: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
 
 
 def _ratio_points(rows: pd.DataFrame) -> pd.DataFrame:
-    """A row a bar: label, per, actor, baseline (of those that were measured in the same setting),
-    ratio with _low and _high, runs."""
+    """A row a bar: label, per, actor, baseline (of those that were measured in the same setting,
+    and metered alike), ratio with _low and _high, runs."""
     if rows.empty:
         return rows
     found = [
@@ -81,6 +81,8 @@ def _ratio_points(rows: pd.DataFrame) -> pd.DataFrame:
         for _, row in group[group["precision"] != "fp32"].iterrows()
         for short, base in BASELINES.items()
         if base in set(group["actor"]) and (base == BASELINES["torch"] or row["runtime"] in base)
+        # Without a ratio though it got there: not comparable.
+        and (pd.notna(row[f"ratio_{short}"]) or pd.isna(row["kg"]))
     ]  # fmt: skip
     return pd.DataFrame(found)
 

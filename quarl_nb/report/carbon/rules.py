@@ -1,4 +1,7 @@
-"""The rules that decide the claims of carbon; what may decide is as for ActorQ's speed."""
+"""The rules that decide the claims of carbon; what may decide is as for ActorQ's speed.
+
+A learner on a GPU without an energy counter decides nothing: most of what it used is not known.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +21,7 @@ from quarl_nb.report.actorq.findings import (
 from quarl_nb.report.actorq.runs import SETTING, speedups
 from quarl_nb.report.carbon.costs import ALL, costed_runs, emissions, mean_saving
 from quarl_nb.report.findings import NOT_MEASURED, Finding, Verdict, measured
+from quarl_nb.report.stats import Interval
 
 
 def carbon_range(records: pd.DataFrame, low: float, high: float) -> Finding:
@@ -27,8 +31,7 @@ def carbon_range(records: pd.DataFrame, low: float, high: float) -> Finding:
         return NOT_MEASURED
     least = rows.loc[rows["ratio_torch"].idxmin()]
     verdict = range_verdict(rows, "ratio_torch", low, high)
-    return finding(verdict, rows, _text(rows), interval_of(least, "ratio_torch"),
-                   MIN_REDRAWN_RUNS)
+    return _finding(verdict, rows, _text(rows), interval_of(least, "ratio_torch"))
 
 
 def carbon_mean(records: pd.DataFrame, factor: float) -> Finding:
@@ -43,7 +46,7 @@ def carbon_mean(records: pd.DataFrame, factor: float) -> Finding:
     if not missing_tasks(rows):
         verdict = "not reproduced" if mean.high < factor else \
             "reproduced" if mean.low > 1 and np.isfinite(mean.high) else verdict
-    return finding(verdict, rows, f"mean {mean}: {_text(rows)}", mean, MIN_REDRAWN_RUNS)
+    return _finding(verdict, rows, f"mean {mean}: {_text(rows)}", mean)
 
 
 def carbon_follows_speed(records: pd.DataFrame) -> Finding:
@@ -65,7 +68,16 @@ def carbon_follows_speed(records: pd.DataFrame) -> Finding:
                      f"{told(row, 'ratio_torch')}" for _, row in rows.iterrows())
     text = f"faster on {len(faster)} of {len(rows)} tasks; fp32 torch over int8: {text}"
     least = rows.loc[rows["ratio_torch"].idxmin()]
-    return finding(verdict, rows, text, interval_of(least, "ratio_torch"), MIN_REDRAWN_RUNS)
+    return _finding(verdict, rows, text, interval_of(least, "ratio_torch"))
+
+
+def _finding(verdict: Verdict, rows: pd.DataFrame, text: str, interval: Interval) -> Finding:
+    """As `finding`; undecided where the GPU of a learner was not metered."""
+    on_gpu = ~rows["budget.device"].isin(["cpu", ""])
+    if (on_gpu & ~rows["method"].str.contains("nvml")).any():
+        verdict = "inconclusive"
+        text += " (the learner's GPU was not metered)"
+    return finding(verdict, rows, text, interval, MIN_REDRAWN_RUNS)
 
 
 def _ratios(records: pd.DataFrame) -> pd.DataFrame:

@@ -12,6 +12,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, PercentFormatter
 
 from quarl_nb.report.edge.timings import (
+    HERE,
     PAPERS_BOARD,
     PRECISIONS,
     RUNTIMES,
@@ -48,7 +49,7 @@ def memory_bars(records: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
     boards = _board_memory(records, rows)
     if boards.empty:
         raise NothingToDrawError("no modelled board with its memory: run the edge study first")
-    here = rows[(rows["source"] == "measured") & (rows["policy"] != "")].drop(columns="keys")
+    here = rows[(rows["machine"] == HERE) & (rows["policy"] != "")].drop(columns="keys")
     with mpl.rc_context(STYLE):
         fig = new_figure(PAGE_IN, 2.6)
         left, right = fig.subplots(1, 2)

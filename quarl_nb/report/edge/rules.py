@@ -80,13 +80,14 @@ def resident_memory_smaller(records: pd.DataFrame, factor: float) -> Finding:
     and runtime, not reproduced in none. The text tells the weights alone too."""
     rows = timed_rows(records)
     rows = rows[(rows["source"] == "measured") & (rows["policy"] != "")] if len(rows) else rows
-    place = ["policy", "runtime", "machine"]
-    full, int8 = ([rows[rows["precision"] == name].set_index(place) for name in ("fp32", "int8")]
+    place = ["policy", "exported", "runtime", "machine"]
+    full, int8 = ([rows[rows["precision"] == name] for name in ("fp32", "int8")]
                   if len(rows) else (rows, rows))  # fmt: skip
     if not len(full) or not len(int8):
         return NOT_MEASURED
-    ratios = (full["resident_bytes"] / int8["resident_bytes"]).dropna()
-    weights = (full["weight_bytes"] / int8["weight_bytes"]).dropna()
+    pairs = full.merge(int8, on=place, suffixes=("", "_int8")).set_index(place)
+    ratios = (pairs["resident_bytes"] / pairs["resident_bytes_int8"]).dropna()
+    weights = (pairs["weight_bytes"] / pairs["weight_bytes_int8"]).dropna()
     verdict: Verdict = "reproduced" if ratios.max() >= factor else "not reproduced"
     best = {runtime: group.max() for runtime, group in ratios.groupby("runtime")}
     text = "resident memory at most " + ", ".join(
@@ -109,8 +110,8 @@ def fp32_exceeds_memory(records: pd.DataFrame) -> Finding:
 
 
 def _pairs(rows: pd.DataFrame, larger: str, smaller: str) -> pd.DataFrame:
-    """Both policies side by side, a row a machine and runtime."""
-    place = ["machine", "runtime", "source"]
+    """Both policies side by side, a row a machine, processor and runtime."""
+    place = ["machine", "processor", "runtime", "source"]
     ours = rows[(rows["policy"] == larger) & (rows["precision"] == "int8")]
     theirs = rows[(rows["policy"] == smaller) & (rows["precision"] == "fp32")]
     pairs = ours.merge(theirs, on=place, suffixes=("", "_other"))

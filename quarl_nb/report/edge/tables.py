@@ -6,6 +6,7 @@ import pandas as pd
 
 from quarl_nb.report.edge.success import METHODS, PLAIN, STOPPED, published_success
 from quarl_nb.report.edge.timings import (
+    HERE,
     PAPERS_BOARD,
     PRECISIONS,
     RUNTIMES,
@@ -14,6 +15,7 @@ from quarl_nb.report.edge.timings import (
 )
 
 Column = tuple[str, str]
+PRINTING = "a decision and the printing of a number (1,000 to 1,400 on x86-64)"
 MEASURED = "measured in simulated precision"  # flights with numbers rounded in fp32
 
 
@@ -34,9 +36,10 @@ def table6(latencies: pd.DataFrame, successes: pd.DataFrame) -> pd.DataFrame:
         }
     for _, row in published_success().iterrows():
         lines[row["policy"], row["precision"]]["success", "published"] = f"{row['success']:.0%}"
-    for _, row in _shown_in_table6(latencies).iterrows():
+    shown = _shown_in_table6(latencies)
+    for (_, row), export in zip(shown.iterrows(), _exports(shown), strict=True):
         where = f"{row['source']}, {row['machine']}"
-        process = f"{where}, {RUNTIMES[row['runtime']]}"
+        process = ", ".join([where, RUNTIMES[row["runtime"]], *filter(None, [export])])
         time = process if row["source"] == "measured" else where  # modelled alike for both runtimes
         lines[row["policy"], row["precision"]] |= {
             ("one decision (ms)", time): ms(row["latency_s"]),
@@ -47,13 +50,23 @@ def table6(latencies: pd.DataFrame, successes: pd.DataFrame) -> pd.DataFrame:
     for _, row in successes.iterrows():
         if (line := (row["policy"], row["precision"])) in lines and row["method"] == PLAIN:
             lines[line]["success", MEASURED] = rate(row)
-    shown = pd.DataFrame.from_dict(lines, orient="index").fillna("")
+    table = pd.DataFrame.from_dict(lines, orient="index").fillna("")
     first = ["one decision (ms)", "speed-up over fp32", "weights (kB)", "process (MB)", "success"]
-    columns = sorted(shown.columns, key=lambda column: first.index(column[0]))
-    shown = shown[columns]
-    shown.columns = pd.MultiIndex.from_tuples(columns)
-    shown.index = pd.MultiIndex.from_tuples([*lines], names=["policy", "precision"])
-    return shown
+    columns = sorted(table.columns, key=lambda column: first.index(column[0]))
+    table = table[columns]
+    table.columns = pd.MultiIndex.from_tuples(columns)
+    table.index = pd.MultiIndex.from_tuples([*lines], names=["policy", "precision"])
+    return table
+
+
+def _exports(latencies: pd.DataFrame) -> list[str]:
+    """What tells the rows of a board apart that ran several policies of one network, else ""."""
+    if latencies.empty:
+        return []
+    ranges = latencies["ranges"].mask(latencies["ranges"] == "minmax", "")
+    names = latencies["exported"] + ranges.where(ranges == "", ", " + ranges)
+    place = [latencies[name] for name in ("policy", "network", "machine", "runtime", "source")]
+    return names.where(names.groupby(place).transform("nunique") > 1, "").tolist()
 
 
 def _shown_in_table6(latencies: pd.DataFrame) -> pd.DataFrame:
@@ -86,15 +99,16 @@ def explanation_table(rows: pd.DataFrame) -> pd.DataFrame:
 
 def boards_table(latencies: pd.DataFrame) -> pd.DataFrame:
     """Every board, modelled and imported: a decision's time, speed-up, and what bounds it."""
-    rows = latencies[latencies["machine"].str.startswith("Raspberry")] if len(latencies) \
-        else latencies  # fmt: skip
+    rows = latencies[latencies["machine"] != HERE] if len(latencies) else latencies
     if rows.empty:
         return rows
     lines: dict[tuple[str, str, str], dict[Column, str]] = {}
-    for _, row in rows.sort_values("machine", kind="stable").iterrows():
+    rows = rows.sort_values("machine", kind="stable")
+    for (_, row), export in zip(rows.iterrows(), _exports(rows), strict=True):
         measured, precision = row["source"] == "measured", row["precision"]
         source = f"measured, {RUNTIMES[row['runtime']]}" if measured else "modelled"
-        name = (row["machine"], source, row["policy"] or row["network"])
+        policy = (row["policy"] or row["network"]) + (f" ({export})" if export else "")
+        name = (row["machine"], source, policy)
         lines.setdefault(name, {}).update({
             ("one decision (ms)", precision): ms(row["latency_s"]),
             ("speed-up over fp32", precision): times(row["speedup"]),
@@ -127,6 +141,7 @@ def emulated_table(rows: pd.DataFrame) -> pd.DataFrame:
         "network": rows["network"], "precision": rows["precision"],
         "core": rows["machine"],
         "instructions, measured": rows["instructions"].map("{:,.0f}".format),
+        "they hold": rows["printing_counted"].map({False: "a decision", True: PRINTING}),
         "at least (ms), modelled": rows["least_s"].map(ms),
         **{f"{kind} (kB), measured": (rows[f"{kind}_bytes"] / 1e3).map("{:,.1f}".format)
            for kind in kinds},

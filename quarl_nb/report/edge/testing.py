@@ -65,7 +65,8 @@ def imported(network: list[int], precision: str, us: float, board: str) -> Row:
     row = measured_row("64x3", precision, "c", us)
     del row["machine"], row["network"], row["weight_bytes"]
     return row | {"key": f"{board}/{network}/{precision}", "board": board, "policy": "p",
-                  "extra.export": {"network": network, "weight_bytes": 7}}  # fmt: skip
+                  "extra.export": {"network": network, "weight_bytes": 7},
+                  "ranges": "minmax"}  # fmt: skip
 
 
 def flights(

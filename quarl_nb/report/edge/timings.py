@@ -16,6 +16,7 @@ PRECISIONS = ("fp32", "int8", "int4")
 RUNTIMES = {"onnxruntime": "ORT", "c": "C"}
 # "Policies II and III take more memory than the total RAM capacity"; quantized, they fit.
 SAID_TO_SWAP = (("Policy II", "fp32"), ("Policy III", "fp32"))
+OBSERVATIONS, ACTIONS = 22, 25  # of the navigation task: what Table 6's policies take and give
 ISSUED_PER_CYCLE = 2  # instructions that a Cortex-A53 starts at most
 
 
@@ -39,29 +40,31 @@ def published_times() -> pd.DataFrame:
 
 
 def latency_rows(records: pd.DataFrame) -> pd.DataFrame:
-    """One row a network, precision, runtime and machine that has a time.
+    """One row a policy, precision, runtime and machine that has a time.
 
     Args:
         records: those of the studies `edge` and `edge_board`, in one frame; others are left out.
 
     Returns:
-        policy (of Table 6, else ""), network, precision, runtime, machine, source (measured,
-        modelled), latency_s (median) with low_s and high_s (percentiles 10 and 90 of all calls;
-        NaN where modelled), speedup (over fp32 of that runtime, machine and processor) with
-        speedup_low and speedup_high (its slow calls against the other's fast ones, the reverse),
-        resident_bytes, weight_bytes, code_bytes, free_bytes (of the board, beside the system and
-        the process; modelled), bound_by (modelled), keys, profile.
+        policy (of Table 6, else ""), network, exported (the name that a board's policy has; "": of
+        the study), ranges (of its levels; "": none, or of the study), precision, runtime, machine,
+        processor (of `HERE`; "": a board tells its own), source (measured, modelled), latency_s
+        (median) with low_s and high_s (percentiles 10 and 90 of all calls; NaN where modelled),
+        speedup (over fp32 of that policy, runtime, machine and processor) with speedup_low and
+        speedup_high (its slow calls against the other's fast ones, the reverse), resident_bytes,
+        weight_bytes, code_bytes, free_bytes (of the board, beside the system and the process;
+        modelled), bound_by (modelled), keys, profile.
     """
     if records.empty or "runtime" not in records:
         return pd.DataFrame()
     found = pd.DataFrame([row for record in records.to_dict("records") if (row := _row(record))])
     if found.empty:
         return found
-    place = ["network", "precision", "runtime", "machine"]
+    place = ["sizes", "exported", "ranges", "precision", "runtime", "machine"]
     found = found.drop_duplicates(place, keep="last")
-    by_network = {network: policy for policy, network in policies().items()}
-    found.insert(0, "policy", found["network"].map(by_network).fillna(""))
-    found = _with_speedups(found)
+    of_table6 = {_sizes(network): policy for policy, network in policies().items()}
+    found.insert(0, "policy", found["sizes"].map(of_table6).fillna(""))
+    found = _with_speedups(found).drop(columns="sizes")
     ranks = found.assign(
         size=found.groupby("network")["weight_bytes"].transform("max"),
         at=found["precision"].map({name: i for i, name in enumerate(PRECISIONS)}),
@@ -78,10 +81,10 @@ def _row(record: Mapping[str, Any]) -> dict[str, Any] | None:
         return None
     prefix, export = "" if measured else "modelled_", record.get("extra.export")
     if isinstance(export, Mapping):  # a board's own result
-        place = {"network": network_name(export["network"][1:-1]), "machine": record["board"],
-                 "weight_bytes": export["weight_bytes"]}  # fmt: skip
+        place = _exported(record, export)
     else:
-        place = {"network": record["network"], "machine": record["machine"],
+        place = {"network": record["network"], "sizes": _sizes(record["network"]),
+                 "exported": "", "ranges": "", "machine": record["machine"],
                  "weight_bytes": record[f"{prefix}weight_bytes"]}  # fmt: skip
     return place | {
         "precision": record["precision"], "runtime": record["runtime"],
@@ -95,6 +98,19 @@ def _row(record: Mapping[str, Any]) -> dict[str, Any] | None:
         "processor": processor(record) if place["machine"] == HERE else "",
         "keys": (record["key"],), "profile": record["profile"],
     }  # fmt: skip
+
+
+def _exported(record: Mapping[str, Any], export: Mapping[str, Any]) -> dict[str, Any]:
+    """Which policy a board ran. The ranges of fp32 mean nothing: it has no levels."""
+    first, *hidden, last = export["network"]
+    name = network_name(hidden)
+    return {"network": name, "sizes": _sizes(name, first, last), "exported": record["policy"],
+            "ranges": "" if record["precision"] == "fp32" else record["ranges"],
+            "machine": record["board"], "weight_bytes": export["weight_bytes"]}  # fmt: skip
+
+
+def _sizes(network: str, first: int = OBSERVATIONS, last: int = ACTIONS) -> str:
+    return f"{first} {network} {last}"
 
 
 def network_name(hidden: Sequence[int]) -> str:
@@ -111,7 +127,7 @@ def _bound(record: Mapping[str, Any]) -> str:
 
 
 def _with_speedups(rows: pd.DataFrame) -> pd.DataFrame:
-    place = ["network", "runtime", "machine", "processor"]
+    place = ["sizes", "exported", "runtime", "machine", "processor"]
     times = ["latency_s", "low_s", "high_s"]
     base = rows.loc[rows["precision"] == "fp32", [*place, *times, "keys"]]
     found = rows.merge(base, on=place, how="left", suffixes=("", "_fp32"))
@@ -124,7 +140,7 @@ def _with_speedups(rows: pd.DataFrame) -> pd.DataFrame:
         (*full, *ours) if use and isinstance(full, tuple) else ours
         for use, full, ours in zip(quantized, found["keys_fp32"], found["keys"], strict=True)
     ]
-    return found.drop(columns=["processor", *(f"{name}_fp32" for name in (*times, "keys"))])
+    return found.drop(columns=[f"{name}_fp32" for name in (*times, "keys")])
 
 
 def modelled_boards(records: pd.DataFrame) -> pd.DataFrame:
@@ -201,9 +217,11 @@ def emulated_rows(records: pd.DataFrame) -> pd.DataFrame:
     """What the C takes on an emulated board's core.
 
     Returns:
-        network, precision, machine, instructions (of one decision), least_s (at the clock of
-        Table 7, `ISSUED_PER_CYCLE` in every cycle: a bound), code_bytes, constant_bytes,
-        writable_bytes, stack_bytes, observations, actions_as_recorded, keys.
+        network, precision, machine, instructions (of one decision), printing_counted (whether they
+        hold the printing of a number too, as in records of version 2: 1,000 to 1,400 instructions
+        on x86-64, not known on Arm), least_s (at the clock of Table 7, `ISSUED_PER_CYCLE` in every
+        cycle: a bound), code_bytes, constant_bytes, writable_bytes, stack_bytes, observations,
+        actions_as_recorded, keys.
     """
     if "instructions" not in records:
         return pd.DataFrame()
@@ -212,7 +230,10 @@ def emulated_rows(records: pd.DataFrame) -> pd.DataFrame:
     assert clock["unit"] == "GHz"
     names = ["network", "precision", "machine", "instructions", "code_bytes", "constant_bytes",
              "writable_bytes", "stack_bytes", "observations", "actions_as_recorded"]  # fmt: skip
+    printing = rows["printing_counted"] if "printing_counted" in rows \
+        else pd.Series(np.nan, rows.index)
     found = rows[names].assign(
+        printing_counted=[told is not False for told in printing],
         least_s=rows["instructions"] / (1e9 * float(clock["value"]) * ISSUED_PER_CYCLE),
         keys=[(key,) for key in rows["key"]],
         size=rows.groupby("network")["constant_bytes"].transform("max"),
