@@ -35,18 +35,24 @@ def tables_of(frames: Mapping[str, pd.DataFrame]) -> dict[str, Table]:
     for per in PERS if len(found) else ():
         name, here = per.replace(" ", "_"), found[found["per"] == per]
         whole, other = here[here["part"] == ALL], varied[varied["per"] == per]
-        caption = f"Carbon per {per}, published beside measured, with 95 % intervals over runs."
+        until = "to 95 % of the best fp32 return" if per == "return" else f"per {per}"
+        caption = f"Carbon {until}, published beside measured, with 95 % intervals over runs."
         made |= {
             f"carbon_per_{name}": Table(runs, whole, carbon_table(here, per), caption),
-            f"carbon_sides_per_{name}": Table(runs, here, sides_table(here, per)),
-            f"carbon_sensitivity_per_{name}": Table(runs, other, sensitivity_table(other, per)),
+            f"carbon_sides_per_{name}": Table(
+                runs, here, sides_table(here, per),
+                f"Carbon {until} by part of a run: grams, and torch fp32 over this."),
+            f"carbon_sensitivity_per_{name}": Table(
+                runs, other, sensitivity_table(other, per),
+                f"Carbon {until}, torch fp32 over int8, under other assumptions."),
         }
     return {name: table for name, table in made.items() if len(table.shown)}
 
 
 def _energy(frames: Mapping[str, pd.DataFrame], by: list[str]) -> Table:
     spent = study_energy(frames)
-    return Table(joined(frames, frames), spent, study_energy_table(spent, by))
+    caption = f"Energy and carbon of the recorded runs by {', '.join(by)}, as the method estimates."
+    return Table(joined(frames, frames), spent, study_energy_table(spent, by), caption)
 
 
 def drawings_of(frames: Mapping[str, pd.DataFrame]) -> dict[str, Drawing]:

@@ -18,8 +18,8 @@ def tables_of(frames: Mapping[str, pd.DataFrame]) -> dict[str, Table]:
     timed = frames["mixed_precision"]
     tidy, shown = speedup_tables(timed)
     caption = (
-        "Half-precision training of DQN on Pong: how many times faster than in fp32 an update of the "
-        "learner and a whole training step are; of a short run, its time and its energy."
+        "Half-precision training of DQN on Pong: how many times faster than in fp32 an update of "
+        "the learner and a whole training step are; of a short run, its time and its energy."
     )
     return {"mixed_precision": Table(timed, tidy, shown, caption)} if len(tidy) else {}
 
