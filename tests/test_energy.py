@@ -250,6 +250,16 @@ def test_a_machine_that_slept_is_flagged(monkeypatch):
     assert meter.wall_s < 1
 
 
+@pytest.mark.parametrize(("boot_s", "suspended_s"), [(300.5, 0.0), (305.0, 5.0)])
+def test_the_time_awake_is_no_sleep(monkeypatch, boot_s, suspended_s):
+    walls, boots = iter([10.0, 310.0]), iter([100.0, 100.0 + boot_s])
+    monkeypatch.setattr(energy, "_boot_s", lambda: next(boots))
+    monkeypatch.setattr(energy, "time", SimpleNamespace(perf_counter=lambda: next(walls)))
+    with EnergyMeter() as meter:
+        pass
+    assert (meter.wall_s, meter.suspended_s) == (300.0, suspended_s)
+
+
 def fake_rapl(folder: Path, start_uj: int) -> Path:
     package = folder / "intel-rapl" / "intel-rapl:0"
     package.mkdir(parents=True)
@@ -349,6 +359,24 @@ def test_pmic_watts():
         pmic_watts("error")
 
 
+def test_a_boards_power_is_integrated_over_time(monkeypatch):
+    def read() -> str:
+        amperes = next(readings)
+        if amperes is None:
+            raise subprocess.SubprocessError
+        return f"VDD_CORE_A current(7)={amperes}A\nVDD_CORE_V volt(15)=2.0V"
+
+    readings, clock = iter([1.0, 2.0, None, 0.5]), iter([100.0, 110.0, 112.0, 113.0])
+    monkeypatch.setattr(power, "_pmic_output", read)
+    monkeypatch.setattr(power, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
+    counter, joules = power.PmicCounter(), []
+    for _ in range(3):
+        counter.read()
+        joules.append(counter.joules)
+    # 10 s from 2 to 4 W, 2 s at 4 W for want of a reading, 1 s from 4 to 1 W
+    assert joules == pytest.approx([30.0, 38.0, 40.5])
+
+
 CPUINFO = """processor\t: 0
 model name\t: {model}
 physical id\t: 0
@@ -375,6 +403,14 @@ def test_watts_of_a_thread(tmp_path, model, flag, watts, named):
     found, source = thread_watts(tmp_path / "cpuinfo")
     assert found == watts
     assert named in source
+
+
+def test_watts_of_a_thread_are_those_of_every_socket(tmp_path):
+    text = CPUINFO.format(model="AMD Ryzen 9 5950X 16-Core Processor", flag="")
+    first, second = text.split("\n\n")
+    second = second.replace("physical id\t: 0", "physical id\t: 1")
+    (tmp_path / "cpuinfo").write_text(f"{first}\n\n{second}")
+    assert thread_watts(tmp_path / "cpuinfo")[0] == 2 * 105 / 2
 
 
 def test_a_processor_without_a_name(tmp_path):

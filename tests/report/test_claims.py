@@ -173,6 +173,19 @@ def test_hardness_differs(records) -> None:
     assert rules.hardness_differs(same, ["affine4"]).verdict == "not reproduced"
 
 
+def test_one_policy_of_many_must_lose_for_certain(records) -> None:
+    for loss in np.linspace(0.05, 0.06, 51):
+        frame = records(lambda policy, *_, loss=loss: loss * policy.startswith("dqn"), ("affine4",))
+        p = rules.losses_at(frame, ["affine4"])["p_loss"].min()
+        if ALPHA / 6 < p <= ALPHA:
+            break
+    else:
+        pytest.fail("no loss in between")
+    found = rules.hardness_differs(frame, ["affine4"])
+    assert found.verdict == "inconclusive"
+    assert found.measured.startswith("0 of 6 policies lose more than 5 %, 5 nothing")
+
+
 @pytest.mark.parametrize(
     ("sign", "verdict"), [(1, "reproduced"), (-1, "not reproduced"), (0, "inconclusive")]
 )
@@ -208,6 +221,19 @@ def test_a_planted_sweet_spot_is_found_and_noise_is_not(records) -> None:
     assert not sweet_spots.sweet_spot_table(noise)["sweet_spot"].any()
     assert sweet_spots.sweet_spot_exists(noise).verdict == "not reproduced"
     assert sweet_spots.sweet_spot_exists(noise, algos=["sac"]).verdict == "not measured"
+
+
+def test_a_gain_of_one_policy_of_many_must_be_certain(records) -> None:
+    for gain in np.linspace(0.05, 0.12, 36):
+        frame = records(lambda policy, precision, _, gain=gain: -gain * (
+            (policy, precision) == ("dqn-PongNoFrameskip-v4", "affine5")), WIDTHS, noise=0.15)
+        found = sweet_spots.sweet_spot_exists(frame)
+        p = float(found.measured.split("corrected p = ")[1].split(";")[0])
+        if found.interval is not None and found.interval.low > 0 and p > ALPHA:
+            break
+    else:
+        pytest.fail("no gain in between")
+    assert found.verdict == "inconclusive"
 
 
 def test_a_certain_but_tiny_gain_is_no_sweet_spot(records) -> None:

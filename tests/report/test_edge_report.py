@@ -158,6 +158,14 @@ def test_a_board_that_is_too_small_is_told() -> None:
     assert "flash" in set(bound)
 
 
+def test_the_longer_of_memory_and_arithmetic_bounds() -> None:
+    records = timed()
+    for share, bound in ((0.9, "arithmetic"), (1.1, "memory")):
+        records["modelled_memory_s"] = share * records["modelled_compute_s"]
+        rows = timings.latency_rows(records)
+        assert set(rows.loc[rows["source"] == "modelled", "bound_by"]) == {bound}
+
+
 def test_table6_has_published_measured_and_modelled() -> None:
     rates = edge.success.success_rows(flights({("int8", "minmax"): 0.8}))
     shown = edge.tables.table6(timings.latency_rows(timed()), rates)

@@ -189,6 +189,25 @@ def test_few_bits_pay_where_nothing_is_lost_and_a_kernel_is_faster(rates, ratio,
     assert "its int4 kernel over fp32: on this machine in C Policy I 2.00x" in found.measured
 
 
+@pytest.mark.parametrize(
+    ("others", "rate"),
+    [
+        ({"Policy II": "256x3"}, 0.9),  # without loss, but Policy III is missing
+        # 5 points of 4.5 that are allowed: p = 0.025 of one policy, not of any of three
+        ({"Policy II": "256x3", "Policy III": "4096-512-1024"}, 0.85),
+        ({"Policy II": "256x3", "Policy III": "4096-512-1024"}, 0.855),  # just what is allowed
+    ],
+)
+def test_few_bits_are_undecided_where_loss_is(others, rate) -> None:
+    flown = [flights({("affine5", "qat"): share}, networks=networks, trainings=3)
+             for share, networks in ((rate, {"Policy I": "64x3"}), (0.9, others))]  # fmt: skip
+    kernels = on_the_board(dict.fromkeys(HIDDEN, 4.0))
+    found = edge.success_rules.few_bits_pay(pd.concat([kernels, *flown]), ["affine5"])
+    assert found.verdict == "inconclusive"
+    fall = 100 * (0.9 - rate)
+    assert found.measured.startswith(f"affine5 (QAT) falls by points: Policy I {fall:.1f}")
+
+
 def test_few_bits_are_judged_on_the_papers_board_and_over_trainings() -> None:
     trained = flights(KEPT, trainings=3)
     elsewhere = edge.success_rules.few_bits_pay(pd.concat([timed(), trained]), ["affine5"])

@@ -32,6 +32,7 @@ def test_the_smoke_profile_runs_to_records(tmp_path):
         assert row["actions_as_recorded"] >= 0.95 * row["observations"] == 0.95 * 64
         assert row["payload_bytes"] >= row["weight_bytes"] > 0
         assert row["code_bytes"] > 0 and row["resident_bytes"] > 500_000
+    assert (here["calls"] > 100).all()  # as many as the seconds hold
     for runtime in ("c", "onnxruntime"):
         fp32, int8 = (here.loc[(runtime, precision)] for precision in ("fp32", "int8"))
         assert fp32["payload_bytes"] > 3 * int8["payload_bytes"]
