@@ -12,10 +12,14 @@ SIGNED_OFFSET = 128
 C_TYPES = {"int8": "int8_t", "uint8": "uint8_t", "int32": "int32_t", "float32": "float",
             "float64": "double"}  # fmt: skip
 
-ACTIVATION_TYPE = f"""/* x86 multiplies u8 by s8 (VNNI), Arm s8 by s8. */
+ACTIVATION_TYPE = f"""/* x86 multiplies u8 by s8 with VNNI, else s16 by s16; Arm s8 by s8. */
 #if defined(__x86_64__) || defined(__i386__)
 #define UNSIGNED_ACTIVATIONS 1
+#if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
 typedef uint8_t activation;
+#else
+typedef int16_t activation;
+#endif
 enum {{ OFFSET = 0 }};
 #else
 #define UNSIGNED_ACTIVATIONS 0
