@@ -159,4 +159,4 @@ def _draw_ages(ax: Axes, ages: pd.DataFrame, tasks: list[str]) -> None:
     ax.xaxis.set_minor_locator(NullLocator())
     ax.set_xlabel("steps between two pulls")
     ax.set_ylabel("policy age (learner updates)")
-    ax.legend(loc="upper left")
+    ax.legend(loc="lower right")

@@ -114,7 +114,7 @@ def success_against_latency(records: pd.DataFrame) -> tuple[Figure, pd.DataFrame
         raise NothingToDrawError("no policy has both a success rate and a latency")
     with mpl.rc_context(STYLE):
         fig = new_figure(PAGE_IN, 2.7)
-        axes = fig.subplots(1, 2, sharey=True)
+        axes = fig.subplots(1, 2)
         panels = {"measured": "this machine, C (measured)",
                   "modelled": f"{PAPERS_BOARD} (modelled; published)"}  # fmt: skip
         for ax, (source, title) in zip(axes, panels.items(), strict=True):
@@ -125,9 +125,9 @@ def success_against_latency(records: pd.DataFrame) -> tuple[Figure, pd.DataFrame
             ax.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
             ax.xaxis.set_minor_formatter(NullFormatter())
             ax.set_xlabel("one decision (ms)")
+            ax.yaxis.set_major_formatter(PercentFormatter(1, 0))
             ax.set_title(title)
         axes[0].set_ylabel("success rate (measured, simulated precision)")
-        axes[0].yaxis.set_major_formatter(PercentFormatter(1, 0))
         fig.legend(handles=_point_legend(points), loc="outside upper center", ncols=10)
     return fig, points
 
@@ -162,9 +162,9 @@ def _draw_points(ax: Axes, rows: pd.DataFrame) -> None:
             ordered = group.sort_values("success", ascending=False)
             widths = ", ".join(str(bits(name)) for name in ordered["precision"])
             below = kernel == "int4"  # it stands where int8 stands, or nearly
-            ax.annotate(widths, (at.iloc[0], ordered["success"].iloc[-1 if below else 0]),
-                        (0, -9 if below else 4), textcoords="offset points", fontsize=5.5,
-                        ha="center")  # fmt: skip
+            end = group["low"].min() if below else group["high"].max()
+            ax.annotate(widths, (at.iloc[0], end), (0, -8 if below else 4), fontsize=5.5,
+                        textcoords="offset points", ha="center")
 
 
 def _marker(policy: str) -> str:
@@ -176,4 +176,5 @@ def _point_legend(points: pd.DataFrame) -> list[Line2D | Patch]:
               for name in policies() if name in set(points["policy"])]  # fmt: skip
     colors = [Patch(color=color, label=f"{name} kernel") for name, color in KERNEL_COLORS.items()]
     open_ = Line2D([], [], color=GREY, marker="o", mfc="white", ls="", label="published")
-    return [*shapes, *colors, open_]
+    width = Line2D([], [], color=BLACK, marker="$8$", ms=3.5, mew=0, ls="", label="bits of weights")
+    return [*shapes, *colors, open_, width]
