@@ -143,7 +143,7 @@ def gains(rows: pd.DataFrame, way: Way, reference: Way = FP32) -> pd.DataFrame:
 
 
 def check_alike(runs: pd.DataFrame, policy: str) -> None:
-    """Refuse to compare trainings of a policy that differ in `BUDGET`, or of which some do not tell.
+    """Refuse to compare trainings of a policy that differ in `BUDGET`, or of which some tell none.
 
     Raises:
         QuarlError: they do.
