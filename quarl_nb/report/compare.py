@@ -16,6 +16,7 @@ from quarl_nb.report.stats import (
     Interval,
     alike,
     expanded,
+    mean_interval,
     percentile_interval,
 )
 
@@ -28,8 +29,7 @@ def paired_difference(x: Floats, y: Floats, weights: Floats, confidence: float =
     """
     _check_paired(x, y)
     difference = np.asarray(x, float) - np.asarray(y, float)
-    level = expanded(len(difference), confidence)
-    return percentile_interval(float(difference.mean()), weights @ difference, level)
+    return mean_interval(difference, weights, confidence)
 
 
 @dataclass(frozen=True)

@@ -11,13 +11,7 @@ import pandas as pd
 
 from quarl_nb.errors import QuarlError
 from quarl_nb.report.compare import relative_loss
-from quarl_nb.report.stats import (
-    RESAMPLES,
-    Floats,
-    bootstrap_weights,
-    expanded,
-    percentile_interval,
-)
+from quarl_nb.report.stats import RESAMPLES, Floats, bootstrap_weights, mean_interval
 
 REFERENCE = "fp32"
 PUBLIC = "public/"
@@ -129,8 +123,7 @@ def _policy_rows(
 def _row(
     reference: pd.Series, record: pd.Series, base: Floats, treatment: Floats, weights: Floats
 ) -> dict[str, object]:
-    level = expanded(len(treatment))
-    mean = percentile_interval(float(treatment.mean()), weights @ treatment, level)
+    mean = mean_interval(treatment, weights)
     row: dict[str, object] = {
         "algo": record["algo"],
         "env_id": record["env_id"],

@@ -125,6 +125,16 @@ def expanded(n: int, confidence: float = 0.95) -> float:
     return 1 - 2 * float(norm.sf(reach))
 
 
+def mean_interval(values: Floats, weights: Floats, confidence: float = 0.95) -> Interval:
+    """Mean of `values` (shape [n]) with the expanded percentile interval of its redraws.
+
+    Args:
+        weights: `bootstrap_weights` of the n, shape [resamples, n].
+    """
+    level = expanded(len(values), confidence)
+    return percentile_interval(float(values.mean()), weights @ values, level)
+
+
 def median_ratio(
     x: Floats, y: Floats, generator: np.random.Generator, resamples: int = RESAMPLES
 ) -> Interval:

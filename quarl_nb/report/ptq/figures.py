@@ -15,7 +15,7 @@ from quarl_nb.report.compare import paired_difference
 from quarl_nb.report.losses import paired_losses, policy_label
 from quarl_nb.report.ptq.rules import losses_at
 from quarl_nb.report.ptq.sweet_spots import Widths, sweet_spot_table, widths_of
-from quarl_nb.report.stats import ALPHA, MARGIN, expanded, percentile_interval
+from quarl_nb.report.stats import ALPHA, MARGIN, mean_interval
 from quarl_nb.report.style import (
     BLUE,
     CYCLE,
@@ -75,8 +75,7 @@ def sweet_spot(records: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
 
 
 def _width_points(widths: Widths) -> pd.DataFrame:
-    draws, level = widths.weights @ widths.reference, expanded(len(widths.reference))
-    base = percentile_interval(float(widths.reference.mean()), draws, level)
+    base = mean_interval(widths.reference, widths.weights)
     rows = []
     for bits, returns in zip(widths.bits, widths.returns, strict=True):
         gain = paired_difference(returns, widths.reference, widths.weights)
