@@ -3,34 +3,24 @@
 from __future__ import annotations
 
 import glob
-import logging
-import zlib
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from stable_baselines3.common.base_class import BaseAlgorithm
-from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from stable_baselines3.common.running_mean_std import RunningMeanStd
 
 from quarl_nb.errors import QuarlError, brief
 from quarl_nb.paths import replacing, sweep
 from quarl_nb.quant import is_finite
-from quarl_nb.rl.prioritized import PrioritizedReplayBuffer
-
-logger = logging.getLogger(__name__)
+from quarl_nb.rl.replay_state import replay_state, restore_replay
 
 FORMAT = 2
 READABLE = (1, 2)  # 1 had neither packed frames nor priorities
-# Larger replay buffers are not saved: a resumed run fills them again first.
-MAX_SAVED_BUFFER_BYTES = 500_000_000
 # What SB3 counts by, beside `num_timesteps`: target updates and delays depend on it.
 _COUNTERS = ("_n_updates", "_n_calls")
-_FRAMES = ("observations", "next_observations")
-_BUFFERS = (*_FRAMES, "actions", "rewards", "dones", "timeouts")
 
 
 @dataclass
@@ -105,7 +95,7 @@ def save_checkpoint(
     }  # fmt: skip
     if isinstance(model, OffPolicyAlgorithm):
         assert mark.replay is not None
-        state["replay"] = _replay_state(model, *mark.replay)
+        state["replay"] = replay_state(model, *mark.replay)
     try:
         # Each save that was killed left up to half a gigabyte; a run has one process that saves.
         sweep(path.parent, glob.escape(path.name), older_than_s=0)
@@ -141,7 +131,7 @@ def load_checkpoint(path: Path, model: BaseAlgorithm) -> Progress:
             setattr(model, name, count)
         progress = Progress(**state["progress"])
         model.num_timesteps = progress.timesteps
-        _restore_replay(model, state.get("replay", {}))
+        restore_replay(model, state.get("replay", {}))
     except Exception as error:  # torch.load raises almost anything, as does another recipe's state
         raise _unreadable(path, error) from error
     return progress
@@ -211,92 +201,3 @@ def _running_statistics(model: BaseAlgorithm) -> dict[str, RunningMeanStd]:
         return {}
     assert isinstance(normalizer.obs_rms, RunningMeanStd)  # none of ours observes a dictionary
     return {"obs": normalizer.obs_rms, "ret": normalizer.ret_rms}
-
-
-def _replay_state(model: OffPolicyAlgorithm, pos: int, full: bool) -> dict[str, Any]:
-    buffer = model.replay_buffer
-    assert buffer is not None
-    used = buffer.buffer_size if full else pos
-    tensors = {name: torch.as_tensor(array[:used]) for name, array in _arrays(buffer).items()}
-    if buffer.observations.dtype == np.uint8 and used:
-        tensors |= _pack_frames(tensors.pop(_FRAMES[0]).numpy(), tensors.pop(_FRAMES[1]).numpy())
-    size = sum(tensor.nbytes for tensor in tensors.values())
-    if size > MAX_SAVED_BUFFER_BYTES:
-        logger.warning(
-            "the checkpoint has no replay buffer, which takes %.0f MB (saved are up to %.0f): "
-            "resumed, the run fills it again first", size / 1e6, MAX_SAVED_BUFFER_BYTES / 1e6,
-        )  # fmt: skip
-        return {}
-    scalars: dict[str, Any] = {"pos": pos, "full": full}
-    if isinstance(buffer, PrioritizedReplayBuffer):
-        scalars["largest"] = buffer.largest
-    return tensors | scalars
-
-
-def _arrays(buffer: ReplayBuffer) -> dict[str, np.ndarray]:
-    arrays = {name: getattr(buffer, name) for name in _BUFFERS}
-    if isinstance(buffer, PrioritizedReplayBuffer):
-        arrays["powers"] = buffer.powers
-    return arrays
-
-
-def _restore_replay(model: BaseAlgorithm, saved: dict[str, Any]) -> None:
-    if not isinstance(model, OffPolicyAlgorithm):
-        return
-    buffer = model.replay_buffer
-    assert buffer is not None
-    if saved:
-        _fill(buffer, saved)
-    held = buffer.size() * buffer.n_envs
-    warm_up = min(model.learning_starts, buffer.buffer_size * buffer.n_envs)
-    if held < min(model.num_timesteps, warm_up):
-        # Without its buffer, or saved while that was filled again: learning waits.
-        model.learning_starts += model.num_timesteps - held
-
-
-def _fill(buffer: ReplayBuffer, saved: dict[str, Any]) -> None:
-    rows = len(saved["rewards"])
-    if rows > buffer.buffer_size or (saved["full"] and rows < buffer.buffer_size):
-        raise QuarlError(
-            f"its replay buffer has {rows} rows, that of the algorithm {buffer.buffer_size}"
-        )
-    if "frames" in saved:
-        _unpack_frames(saved, buffer)
-    for name, array in _arrays(buffer).items():
-        if name in saved:
-            array[: len(saved[name])] = saved[name].numpy()
-    buffer.pos, buffer.full = saved["pos"], saved["full"]
-    if isinstance(buffer, PrioritizedReplayBuffer):
-        buffer.largest = saved["largest"]
-
-
-def _pack_frames(frames: np.ndarray, following: np.ndarray) -> dict[str, torch.Tensor]:
-    """Observations and next observations [n, n_envs, ...], uint8, compressed.
-
-    A next observation is stored only where it is not the observation of the next row, i.e. at an
-    episode's end. A stack of four frames shares three with the stack before it, 21 kB back and so
-    within zlib's window of 32 kB.
-    """
-    n = len(frames)
-    own = [i for i in range(n) if not np.array_equal(following[i], frames[(i + 1) % n])]
-    return {"frames": _pack(frames), "own_rows": torch.as_tensor(own, dtype=torch.int64),
-            "own_frames": _pack(following[own])}  # fmt: skip
-
-
-def _unpack_frames(saved: dict[str, Any], buffer: ReplayBuffer) -> None:
-    """The reverse of `_pack_frames`, in place: a large buffer leaves no memory for a copy."""
-    shape = buffer.observations.shape[1:]
-    frames = _unpack(saved["frames"], shape)
-    n = len(frames)
-    buffer.observations[:n] = frames
-    buffer.next_observations[: n - 1], buffer.next_observations[n - 1] = frames[1:], frames[0]
-    buffer.next_observations[saved["own_rows"].numpy()] = _unpack(saved["own_frames"], shape)
-
-
-def _pack(array: np.ndarray) -> torch.Tensor:
-    packed = zlib.compress(np.ascontiguousarray(array).data, level=1)
-    return torch.frombuffer(bytearray(packed), dtype=torch.uint8)
-
-
-def _unpack(packed: torch.Tensor, shape: tuple[int, ...]) -> np.ndarray:
-    return np.frombuffer(zlib.decompress(packed.numpy().tobytes()), np.uint8).reshape(-1, *shape)

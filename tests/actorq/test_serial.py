@@ -223,7 +223,7 @@ def test_a_resumed_runs_actors_do_not_repeat_themselves(small_dqn, counter, tmp_
 
 
 def test_a_run_resumed_without_its_buffer_fills_it_and_goes_on(small_dqn, tmp_path, monkeypatch):
-    monkeypatch.setattr("quarl_nb.rl.checkpoint.MAX_SAVED_BUFFER_BYTES", 0)
+    monkeypatch.setattr("quarl_nb.rl.replay_state.MAX_SAVED_BUFFER_BYTES", 0)
     saving, options = Saving(checkpoint=tmp_path / "run.pt"), dict(n_actors=1)
     before = run(small_dqn(), 2000, saving=saving, **options).updates
     model = small_dqn()  # which begins to learn after 20 steps

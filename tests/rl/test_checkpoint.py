@@ -22,7 +22,7 @@ from stable_baselines3.common.utils import set_random_seed
 from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 
 from quarl_nb.errors import QuarlError
-from quarl_nb.rl import checkpoint
+from quarl_nb.rl import replay_state
 from quarl_nb.rl.checkpoint import (
     Mark,
     Progress,
@@ -213,7 +213,7 @@ def test_a_buffer_of_numbers_is_stored_as_it_is(tmp_path):
 def test_a_buffer_too_large_is_left_out_and_collected_again(tmp_path, monkeypatch, caplog):
     saved = model()
     saved.learn(40)
-    monkeypatch.setattr(checkpoint, "MAX_SAVED_BUFFER_BYTES", 1000)
+    monkeypatch.setattr(replay_state, "MAX_SAVED_BUFFER_BYTES", 1000)
     other = reopened(saved, tmp_path / "c.pt")
     assert "the checkpoint has no replay buffer" in caplog.text
     assert other.replay_buffer.size() == 0
@@ -226,7 +226,7 @@ def test_a_buffer_too_large_is_left_out_and_collected_again(tmp_path, monkeypatc
 def test_a_buffer_saved_while_it_was_filled_again_is_filled_further(tmp_path, monkeypatch):
     saved = model(learning_starts=30)
     saved.learn(40)
-    monkeypatch.setattr(checkpoint, "MAX_SAVED_BUFFER_BYTES", 1000)
+    monkeypatch.setattr(replay_state, "MAX_SAVED_BUFFER_BYTES", 1000)
     other = reopened(saved, tmp_path / "c.pt", learning_starts=30)
     assert other.learning_starts == 40 + 30
     other.learn(8, reset_num_timesteps=False)

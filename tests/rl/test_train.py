@@ -122,7 +122,7 @@ def test_a_time_too_short_for_a_rollout_is_kept_and_told(tmp_path, stop_after, c
 
 
 def test_a_resumed_policy_fills_its_lost_replay_buffer_itself(tmp_path, monkeypatch):
-    monkeypatch.setattr("quarl_nb.rl.checkpoint.MAX_SAVED_BUFFER_BYTES", 0)
+    monkeypatch.setattr("quarl_nb.rl.replay_state.MAX_SAVED_BUFFER_BYTES", 0)
     recipe = short("dqn-CartPole-v1", timesteps=512)
     recipe.hyperparameters["learning_starts"] = 100
     first, model = make_model(recipe, 0), make_model(recipe, 0)
