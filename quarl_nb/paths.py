@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import secrets
@@ -93,6 +94,21 @@ def sweep(folder: Path, name: str = "*", older_than_s: float = STALE_S) -> None:
         with suppress(FileNotFoundError):  # its writer has just finished it
             if time.time() - temporary.stat().st_mtime >= older_than_s:
                 temporary.unlink()
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """No other process, or thread, is in such a block of the same folder meanwhile.
+
+    Where its file system locks no folders (NFS) nobody waits. A killed holder holds it no longer.
+    """
+    opened = os.open(folder, os.O_RDONLY)
+    try:
+        with suppress(OSError):
+            fcntl.flock(opened, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(opened)
 
 
 def write_atomically(path: Path, content: bytes) -> None:

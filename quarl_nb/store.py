@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from quarl_nb.errors import QuarlError, check_choice
-from quarl_nb.paths import project_root, sweep, write_atomically
+from quarl_nb.paths import locked, make_writable, project_root, sweep, write_atomically
 from quarl_nb.study import Cell, canonical_json
 
 if TYPE_CHECKING:
@@ -28,8 +28,8 @@ _RENEW = "delete it, and its study measures the cell again"
 class ResultStore:
     """The records under `root`: <study>/<profile>/<key>.json, arrays beside it.
 
-    Arrays are in <key>.<hash of the arrays>.npz, so that no other writer of the same cell, nor one
-    that is killed before its record follows, replaces those that a record rests on.
+    Arrays are in <key>.<hash of the arrays>.npz, so that a writer that is killed before its record
+    follows replaces none that a record rests on.
 
     Args:
         root: the folder of the records; by default `data/records` of the project.
@@ -84,16 +84,18 @@ class ResultStore:
         """
         plain = to_json(record)
         path = self.path(plain["study"], plain["profile"], plain["key"])
-        replaced = self._arrays_at(path)
-        if arrays:
-            buffer = io.BytesIO()
-            np.savez_compressed(buffer, allow_pickle=False, **arrays)
-            digest = plain["arrays_sha256"] = hashlib.sha256(buffer.getvalue()).hexdigest()
-            write_atomically(_named_arrays(path, digest), buffer.getvalue())
+        content = _compressed(arrays) if arrays else None
+        if content is not None:
+            plain["arrays_sha256"] = hashlib.sha256(content).hexdigest()
         plain["sha256"] = _checksum(plain)
-        write_atomically(path, _text(plain).encode())
-        if replaced and replaced != _arrays_of(path, plain):
-            replaced.unlink(missing_ok=True)
+        make_writable(path.parent)
+        with locked(path.parent):  # another writer of the cell may replace what this one rests on
+            replaced = self._arrays_at(path)
+            if content is not None:
+                write_atomically(_named_arrays(path, plain["arrays_sha256"]), content)
+            write_atomically(path, _text(plain).encode())
+            if replaced and replaced != _arrays_of(path, plain):
+                replaced.unlink(missing_ok=True)
         self.error_path(plain["study"], plain["profile"], plain["key"]).unlink(missing_ok=True)
         return path
 
@@ -231,6 +233,13 @@ def to_json(value: Any) -> Any:
     if value is None or isinstance(value, bool | int | float | str):
         return value
     raise TypeError(f"{type(value).__name__} is not a JSON value: {value!r}")
+
+
+def _compressed(arrays: Mapping[str, np.ndarray]) -> bytes:
+    """An .npz of them."""
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, allow_pickle=False, **arrays)
+    return buffer.getvalue()
 
 
 def _named_arrays(path: Path, digest: str) -> Path:

@@ -4,6 +4,7 @@ import json
 import os
 import time
 from pathlib import Path
+from threading import Thread
 
 import numpy as np
 import pytest
@@ -91,28 +92,47 @@ def test_changed_or_missing_arrays_are_refused(store):
         store.arrays(record)
 
 
-def test_arrays_stay_those_of_their_record_whoever_writes_it_too(store, monkeypatch):
-    """Another run between the two files of one record; then a death there, measuring again."""
-    def around(before_json):
-        def write(path, content):
-            if path.suffix == ".json":
-                monkeypatch.setattr("quarl_nb.store.write_atomically", write_atomically)
-                before_json()
-            write_atomically(path, content)
+def before_json(monkeypatch, act):
+    """`act` once, between the two files of the next record."""
+    def write(path, content):
+        if path.suffix == ".json":
+            monkeypatch.setattr("quarl_nb.store.write_atomically", write_atomically)
+            act()
+        write_atomically(path, content)
 
-        monkeypatch.setattr("quarl_nb.store.write_atomically", write)
+    monkeypatch.setattr("quarl_nb.store.write_atomically", write)
 
+
+def test_arrays_stay_when_a_writer_dies_before_its_record(store, monkeypatch):
     def die():
         raise KeyboardInterrupt
 
     record = make_record()
-    around(lambda: store.write(record, {"curve": np.zeros(4)}))
     path = store.write(record, {"curve": np.zeros(3)})
-    assert len(store.arrays(store.read(path))["curve"]) == 3
-    around(die)
+    before_json(monkeypatch, die)
     with pytest.raises(KeyboardInterrupt):
         store.write(record, {"curve": np.zeros(5)})
     assert len(store.arrays(store.read(path))["curve"]) == 3
+    store.write(record, {"curve": np.zeros(4)})  # the dead one locks nobody out
+    assert len(store.arrays(store.read(path))["curve"]) == 4
+
+
+def test_two_writers_of_a_cell_take_turns(store, monkeypatch):
+    """One of the same arrays as before keeps them, though the other replaces them meanwhile."""
+    record = make_record()
+    path = store.write(record, {"curve": np.zeros(3)})
+    other = Thread(target=store.write, args=(record, {"curve": np.zeros(4)}))
+
+    def start_other():
+        other.start()
+        other.join(0.3)
+        assert other.is_alive()
+
+    before_json(monkeypatch, start_other)
+    store.write(record, {"curve": np.zeros(3)})
+    other.join()
+    assert len(store.arrays(store.read(path))["curve"]) == 4
+    assert len([*path.parent.glob("*.npz")]) == 1
 
 
 def test_arrays_of_a_replaced_record_go_and_older_names_are_read(store):

@@ -12,6 +12,8 @@ from typing import Any
 import pandas as pd
 from matplotlib.figure import Figure
 
+from quarl_nb.report.latex import latex
+
 
 @dataclass(frozen=True)
 class Table:
@@ -41,15 +43,14 @@ def save_table(
     rows: pd.DataFrame, shown: pd.DataFrame, name: str, folder: Path, provenance: Mapping[str, Any],
     caption: str,
 ) -> list[Path]:
-    """Write `rows` as CSV, `shown` as HTML and LaTeX (booktabs) under its caption, and the
-    provenance as JSON."""
+    """Write `rows` as CSV, `shown` as HTML and LaTeX under its caption, the provenance as JSON."""
     folder.mkdir(parents=True, exist_ok=True)
     plain = rows.drop(columns="keys", errors="ignore")
     index = not isinstance(shown.index, pd.RangeIndex)
     texts = {
         "csv": plain.to_csv(index=False, float_format="%.6g", lineterminator="\n"),
         "html": _html(shown, caption, index),
-        "tex": _latex(shown, name, caption, index),
+        "tex": latex(shown, name, caption, index),
         "json": json.dumps(dict(provenance), indent=1, sort_keys=True) + "\n",
     }
     paths = []
@@ -63,26 +64,3 @@ def _html(shown: pd.DataFrame, caption: str, index: bool) -> str:
     text = shown.to_html(border=0, classes="quarl-table", justify="left", index=index)
     opening, rest = text.split("\n", 1)
     return f"{opening}\n  <caption>{escape(caption, quote=False)}</caption>\n{rest}\n"
-
-
-# What tables hold and pdflatex has no letter for ("Unicode character not set up for use").
-_IN_MATH = {"\u221e": r"\infty", "\u2264": r"\leq", "\u2265": r"\geq", "\u00d7": r"\times",
-            "\u2212": "-"}  # fmt: skip
-
-
-def _latex(shown: pd.DataFrame, name: str, caption: str, index: bool) -> str:
-    """A booktabs table over both columns of a page, shrunk to fit (needs graphicx)."""
-    styler = shown.style.format(escape="latex")
-    for axis in (0, 1):
-        styler = styler.format_index(escape="latex", axis=axis)
-    if not index:
-        styler = styler.hide(axis="index")
-    text = styler.to_latex(
-        hrules=True, caption=caption.replace("%", r"\%"), label=f"tab:{name}",
-        position="t", environment="table*", multicol_align="c",
-    )
-    for sign, command in _IN_MATH.items():
-        text = text.replace(sign, f"${command}$")
-    head, body = text.split(r"\begin{tabular}")
-    body = body.replace(r"\end{tabular}", "\\end{tabular}}")
-    return f"{head}\\resizebox{{\\textwidth}}{{!}}{{%\n\\begin{{tabular}}{body}"

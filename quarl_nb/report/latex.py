@@ -1,0 +1,116 @@
+"""Tables in LaTeX, cut into parts that a page has room for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
+from math import ceil
+
+import pandas as pd
+
+# Of a page of two columns (7 by 9 in), in the 7 points that the widest parts are shrunk to.
+LINE = 150  # characters
+PAGE = 60  # lines
+WRAP = 40  # characters of a cell; longer texts are broken into lines
+_GAP = 3  # characters between two columns
+
+# What tables hold and pdflatex has no letter for ("Unicode character not set up for use").
+_IN_MATH = {"\u221e": r"\infty", "\u2264": r"\leq", "\u2265": r"\geq", "\u00d7": r"\times",
+            "\u2212": "-"}  # fmt: skip
+_NOT_WIDER = r"\resizebox{\ifdim\width>\textwidth\textwidth\else\width\fi}{!}"
+
+
+def latex(shown: pd.DataFrame, name: str, caption: str, index: bool) -> str:
+    """Tables over both columns of a page (needs the packages array, booktabs and graphicx).
+
+    One that is wider than `LINE` or longer than `PAGE` comes in parts, each with the first column
+    (or the index) and the caption; columns under one heading stay together.
+
+    Args:
+        name: the label of the first part is tab:`name`, of the second tab:`name`-2, ...
+        index: whether the index is shown.
+    """
+    caption = caption.replace("%", r"\%")
+    parts = [*_parts(shown, index)]
+    tables = []
+    for i, part in enumerate(parts, start=1):
+        of_several = f" (part {i} of {len(parts)})" if len(parts) > 1 else ""
+        label = f"tab:{name}" + f"-{i}" * (i > 1)
+        tables.append(_table(part, label, caption + of_several, index))
+    return "\n".join(tables)
+
+
+def _parts(shown: pd.DataFrame, index: bool) -> Iterator[pd.DataFrame]:
+    """Left to right, each from top to bottom."""
+    texts = shown.astype(str)
+    widths = [min(WRAP, max(map(len, [_heading(name), *texts.iloc[:, i]]))) + _GAP
+              for i, name in enumerate(shown.columns)]  # fmt: skip
+    labels = 0 if index else 1  # columns that every part has
+    labels_width = sum(widths[:labels])
+    if index:
+        levels = shown.index.to_frame().astype(str)
+        labels_width += sum(levels[level].map(len).max() + _GAP for level in levels)
+    heights = [max(ceil(len(text) / WRAP) for text in row) for row in texts.to_numpy()]
+    blocks = [[*block] for _, block in
+              groupby(range(labels, len(widths)), key=lambda i: _block(shown.columns[i], i))]
+    sizes = [sum(widths[i] for i in block) for block in blocks]
+    for chosen in _packed(sizes, LINE - labels_width):
+        columns = [*range(labels), *(i for block in chosen for i in blocks[block])]
+        for rows in _packed(heights, PAGE):
+            yield shown.iloc[rows, columns]
+
+
+def _packed(sizes: Iterable[int], room: int) -> list[list[int]]:
+    """The positions of `sizes` in as few groups of neighbours as `room` allows, one at least."""
+    groups: list[list[int]] = [[]]
+    left = room
+    for i, size in enumerate(sizes):
+        if groups[-1] and size > left:
+            groups.append([])
+            left = room
+        groups[-1].append(i)
+        left -= size
+    return groups
+
+
+def _heading(name: object) -> str:
+    """What stands over one column alone."""
+    levels = name if isinstance(name, tuple) else (name,)
+    return next((str(level) for level in reversed(levels) if level), "")
+
+
+def _block(name: object, i: int) -> object:
+    """The same for columns under one heading."""
+    return name[0] if isinstance(name, tuple) else i
+
+
+def _table(part: pd.DataFrame, label: str, caption: str, index: bool) -> str:
+    styler = part.style.format(escape="latex")
+    for axis in (0, 1):
+        styler = styler.format_index(escape="latex", axis=axis)
+    if not index:
+        styler = styler.hide(axis="index")
+    levels = part.index.nlevels if index else 0
+    text = styler.to_latex(
+        hrules=True, caption=caption, label=label, position="t", environment="table*",
+        column_format="l" * levels + "".join(map(_alignment, _columns(part))),
+        multicol_align="c", multirow_align="naive",
+    )  # fmt: skip
+    for sign, command in _IN_MATH.items():
+        text = text.replace(sign, f"${command}$")
+    head, body = text.split(r"\begin{tabular}")
+    body = body.replace(r"\end{tabular}", "\\end{tabular}}")
+    return f"{head}{_NOT_WIDER}{{%\n\\begin{{tabular}}{body}"
+
+
+def _columns(part: pd.DataFrame) -> Sequence[pd.Series]:
+    return [part.iloc[:, i] for i in range(part.shape[1])]
+
+
+def _alignment(column: pd.Series) -> str:
+    """Numbers to the right, long texts in lines of `WRAP` characters (half an em each)."""
+    if pd.api.types.is_numeric_dtype(column):
+        return "r"
+    if column.astype(str).map(len).max() > WRAP:
+        return rf">{{\raggedright\arraybackslash}}p{{{WRAP // 2}em}}"
+    return "l"
