@@ -77,12 +77,17 @@ def _resume(checkpoint: Path, model: BaseAlgorithm) -> Progress:
     learning_starts = getattr(model, "learning_starts", 0)
     progress = load_checkpoint(checkpoint, model)
     if (put_off := getattr(model, "learning_starts", 0) - learning_starts) > 0:
-        _let_policy_act(model, put_off)
+        let_policy_act(model, put_off)
     return progress
 
 
-def _let_policy_act(model: Any, put_off: int) -> None:
-    """Have the policy fill its replay buffer again; SB3 acts at random until `learning_starts`."""
+def let_policy_act(model: Any, put_off: int) -> None:
+    """Have a trained policy fill its replay buffer; SB3 acts at random until `learning_starts`.
+
+    Args:
+        model: an off-policy algorithm.
+        put_off: environment steps of `learning_starts` in which the policy acts.
+    """
     sample = model._sample_action
 
     def sample_action(learning_starts: int, *rest: Any) -> Any:

@@ -24,6 +24,7 @@ from quarl_nb.rl.model import make_model
 from quarl_nb.rl.policies import PolicyNet
 from quarl_nb.rl.qat import exported_qat, prepare_qat
 from quarl_nb.rl.recipes import EARLY, get_recipe
+from quarl_nb.rl.train import let_policy_act
 from quarl_nb.studies.policies import PolicySource, TrainedPolicies, select
 from quarl_nb.studies.ptq import FIRST_SEED, quantize_policy
 from quarl_nb.studies.qat import trained_bits
@@ -33,7 +34,7 @@ from quarl_nb.study import Measurement
 OUTCOMES = ("success", "crash", "timeout")
 QAT = "qat"
 FINE_TUNING_RATE = 1 / 3  # of the recipe's: the policy is to stay near where it is
-FINE_TUNING_WARM_UP = 1_000  # environment steps
+FINE_TUNING_WARM_UP = 1_000  # environment steps of the policy before it learns
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,7 @@ class NavigationStudy:
         training = {name: parameters[name] for name in ("evaluations", "eval_episodes")}
         training["timesteps"] = parameters["qat_timesteps"]
         check_at_least(1, episodes=budget["episodes"], **training)
+        training["warm_up"] = FINE_TUNING_WARM_UP
         check_seeds(budget["first_seed"], *parameters["qat_seeds"])
         # QAT lets a policy learn on, so that it would not have stopped early.
         chosen = select(self.policies, parameters["qat_policies"])
@@ -166,7 +168,7 @@ def fine_tune(net: PolicyNet, cell: Mapping[str, Any], budget: Mapping[str, Any]
     recipe = get_recipe(cell["policy"])
     options = recipe.hyperparameters
     gentler = dict(learning_rate=FINE_TUNING_RATE * options["learning_rate"],
-                   learning_starts=FINE_TUNING_WARM_UP,
+                   learning_starts=budget["warm_up"],
                    exploration_initial_eps=options["exploration_final_eps"])  # fmt: skip
     gentle = replace(recipe, hyperparameters=options | gentler, half_precision=False)
     model = make_model(gentle, cell["seed"])
@@ -174,6 +176,7 @@ def fine_tune(net: PolicyNet, cell: Mapping[str, Any], budget: Mapping[str, Any]
     for network in (model.q_net, model.q_net_target):
         for layer, trained in zip(_linear(network), _linear(net), strict=True):
             layer.load_state_dict(trained.state_dict())
+    let_policy_act(model, budget["warm_up"])
     callback = prepare_qat(model, trained_bits(cell["precision"]))
     schedule = Schedule(budget["timesteps"], 0, budget["evaluations"], budget["eval_episodes"])
     export = partial(exported_qat, env_id=ENV_ID)

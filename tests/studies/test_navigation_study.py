@@ -19,6 +19,7 @@ from quarl_nb.rl.policies import Head, PolicyNet, PolicySpec, save_policy
 from quarl_nb.runner import plan, run_study
 from quarl_nb.store import ResultStore
 from quarl_nb.studies.navigation import NAVIGATION, OUTCOMES, fine_tune, fly, network_of
+from quarl_nb.studies.watched import train_watched
 
 POLICY = "dqn-AirNavigation-I"
 TINY = dict(qat_timesteps=1_100, eval_episodes=1, episodes=4)
@@ -109,6 +110,22 @@ def test_fine_tuning_begins_with_the_trained_policy_and_gives_a_quantized_one(pr
     kinds = [layer.kind for layer in found.net.spec.layers]
     assert kinds.count("fixed_quantize") == kinds.count("linear") - 1
     assert found.curves["eval_returns"].shape == (1, 1)
+
+
+def test_fine_tuning_learns_from_what_the_policy_does(project, monkeypatch):
+    """SB3 fills the replay buffer with random actions, of which the pilot would take 3 in 25."""
+    models = []
+
+    def train(model, *rest):
+        models.append(model)
+        return train_watched(model, *rest)
+
+    monkeypatch.setattr("quarl_nb.studies.navigation.train_watched", train)
+    (cell, budget), *_ = cells(precisions=[], ranges=[], qat=["affine8"])
+    fine_tune(NAVIGATION.policies.load(POLICY).net, cell, budget)
+    (model,) = models
+    actions = model.replay_buffer.actions[: model.replay_buffer.pos]
+    assert np.isin(actions, [20, 22, 24]).mean() > 0.8
 
 
 def cells(**parameters: Any) -> list[tuple[dict, dict]]:
