@@ -65,7 +65,8 @@ def test_site_twice_gives_the_same_bytes(store: ResultStore, tmp_path: Path) -> 
     assert [p.name for p in first] == [p.name for p in second]
     assert all(a.read_bytes() == b.read_bytes() for a, b in zip(first, second, strict=True))
     names = {path.name for path in first}
-    for figure in ("ptq_loss", "sweet_spot", "ranges_rescue", "weight_distributions"):
+    for figure in ("ptq_loss", "ptq_heatmap", "sweet_spot", "ranges_rescue",
+                   "weight_distributions"):
         assert {f"{figure}.{s}" for s in ("svg", "png", "csv", "json")} <= names
     for table in ("table4_ptq", "ptq_losses", "ptq_summary", "sweet_spots", "claims"):
         assert {f"{table}.{s}" for s in ("html", "tex", "csv", "json")} <= names

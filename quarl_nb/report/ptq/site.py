@@ -10,6 +10,7 @@ import pandas as pd
 from quarl_nb.report.artefacts import Drawing, Table, joined
 from quarl_nb.report.losses import paired_losses
 from quarl_nb.report.ptq import figures, tables
+from quarl_nb.report.ptq.heatmap import loss_heatmap
 from quarl_nb.report.ptq.weights import weight_distributions
 
 EPISODES = ("ptq", "ptq_public")
@@ -57,6 +58,7 @@ def drawings_of(frames: Mapping[str, pd.DataFrame]) -> dict[str, Drawing]:
     return {
         "sweet_spot": Drawing(flown, lambda: figures.sweet_spot(flown)),
         "ptq_loss": Drawing(flown, lambda: figures.ptq_loss(flown)),
+        "ptq_heatmap": Drawing(flown, lambda: loss_heatmap(flown)),
         "ranges_rescue": Drawing(flown, lambda: figures.ranges_rescue(flown)),
         "weight_distributions": Drawing(
             every, lambda: weight_distributions(frames["histograms"])),
