@@ -11,7 +11,7 @@ import pytest
 
 from quarl_nb.errors import QuarlError
 from quarl_nb.report import claims
-from quarl_nb.report.ptq import rules, sweet_spots
+from quarl_nb.report.ptq import rules, summary, sweet_spots
 from quarl_nb.report.stats import ALPHA
 
 SEEDS = Path(__file__).resolve().parents[3] / "shared" / "seeds"
@@ -221,6 +221,26 @@ def test_a_planted_sweet_spot_is_found_and_noise_is_not(records) -> None:
     assert not sweet_spots.sweet_spot_table(noise)["sweet_spot"].any()
     assert sweet_spots.sweet_spot_exists(noise).verdict == "not reproduced"
     assert sweet_spots.sweet_spot_exists(noise, algos=["sac"]).verdict == "not measured"
+
+
+@pytest.mark.parametrize(
+    ("budget", "theirs", "ours"),
+    [("tensors_sha256", "a1", "b2"), ("first_seed", 1000, 1001), ("random_actions", 0.0, 0.01)],
+)
+def test_widths_that_are_no_pair_with_fp32_are_refused(records, budget, theirs, ours) -> None:
+    """After a policy of one's own was trained anew its widths are another policy's."""
+    frame = records(lambda _, precision, __: -0.5 * (precision == "affine3"), WIDTHS)
+    alike = frame.assign(**{f"budget.{budget}": theirs})
+    assert sweet_spots.sweet_spot_exists(alike).verdict == "reproduced"
+    fp32 = frame["precision"] == "fp32"
+    other = alike.assign(**{f"budget.{budget}": np.where(fp32, ours, alike[f"budget.{budget}"])})
+    message = f"affine.* ran with {budget} {theirs}, fp32 with {ours}"
+    for rule in (sweet_spots.sweet_spot_exists, sweet_spots.fewer_bits_beat_more,
+                 sweet_spots.sweet_spots_differ, sweet_spots.sweet_spot_table):  # fmt: skip
+        with pytest.raises(QuarlError, match=message):
+            rule(other)
+    with pytest.raises(QuarlError, match=message):
+        summary.ptq_summary(other, np.random.default_rng(0))
 
 
 def test_a_gain_of_one_policy_of_many_must_be_certain(records) -> None:

@@ -16,7 +16,7 @@ import pandas as pd
 
 from quarl_nb.report.compare import best_of_many
 from quarl_nb.report.findings import MIN_EPISODES, NOT_MEASURED, Finding, Verdict, keys_of
-from quarl_nb.report.losses import bits_of, ptq_records, returns_of
+from quarl_nb.report.losses import bits_of, paired_returns, ptq_records
 from quarl_nb.report.pvalues import holm, sign_vectors
 from quarl_nb.report.stats import ALPHA, MARGIN, Floats, Interval, bootstrap_weights
 from quarl_nb.report.untrained import fp32_never_learned, leave_out, none_learned
@@ -49,6 +49,9 @@ def widths_of(
     Args:
         records: as `losses.paired_losses` takes them.
         scheme: "affine" or "legacy".
+
+    Raises:
+        QuarlError: a width and fp32 are no pair (`losses.paired_returns`).
     """
     rows = ptq_records(records, (), algos, env_ids, ["minmax"])
     if rows.empty:
@@ -64,13 +67,12 @@ def widths_of(
 
 def _widths(name: str, policy: str, reference: pd.Series, widths: pd.DataFrame) -> Widths:
     widths = widths.assign(bits=widths["precision"].map(bits_of)).sort_values("bits")
-    base = returns_of(reference)
-    arrays = [returns_of(row) for _, row in widths.iterrows()]
-    n = min(len(base), *map(len, arrays))
+    pairs = [paired_returns(reference, row) for _, row in widths.iterrows()]
+    n = min(len(base) for base, _ in pairs)
     generator = np.random.default_rng(zlib.crc32(name.encode()))
     return Widths(
-        policy, tuple(int(bits) for bits in widths["bits"]), base[:n],
-        np.stack([array[:n] for array in arrays]),
+        policy, tuple(int(bits) for bits in widths["bits"]), pairs[0][0][:n],
+        np.stack([returns[:n] for _, returns in pairs]),
         bootstrap_weights(n, generator), sign_vectors(n, generator),
         (str(reference["key"]), *widths["key"].astype(str)),
     )
