@@ -206,6 +206,26 @@ def test_wider_weights(records, sign: int, verdict: str) -> None:
     assert rules.wider_weights_lose_more(frame, ["affine4"]).verdict == "not measured"
 
 
+def test_weights_of_a_policy_that_did_not_play_count_for_nothing(records) -> None:
+    policies = {f"ppo-E{i}-v0": ("ppo", f"E{i}-v0", 100.0) for i in range(12)}
+    frame = records(lambda policy, *_: 0.02 * int(policy[5:-3]), ("affine4",), policies)
+    weights = pd.DataFrame([{"key": f"w{i}", "policy": policy, "precision": "affine4",
+                             "range": [20.0 + i]} for i, policy in enumerate(policies)])
+    name = "budget.tensors_sha256"
+    last = weights["policy"].isin([*policies][8:])
+    old = weights[last].assign(key=weights["key"] + " of old", range=[[0.0]] * 4, **{name: "old"})
+    own = frame["policy"].isin([*policies][8:])
+    for digest, key in (("old", "w9 of old"), ("new", "w9")):
+        played = frame.assign(**{name: np.where(own, digest, None)})
+        both = pd.concat([played, old, weights], ignore_index=True)
+        found = rules.wider_weights_lose_more(both, ["affine4"])
+        assert (found.verdict == "reproduced") == (digest == "new")
+        assert "over 12 policies" in found.measured
+        assert key in found.keys and len(found.keys) == 3 * 12
+    alone = pd.concat([played, old, weights[~last]], ignore_index=True)
+    assert "over 8 policies" in rules.wider_weights_lose_more(alone, ["affine4"]).measured
+
+
 def test_a_planted_sweet_spot_is_found_and_noise_is_not(records) -> None:
     def planted(policy: str, precision: str, _: str) -> float:
         return -0.08 if (policy, precision) == ("dqn-PongNoFrameskip-v4", "affine5") else 0.0
