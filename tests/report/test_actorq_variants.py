@@ -173,3 +173,26 @@ def test_a_mean_of_the_figure_is_over_the_seeds_that_every_variant_has():
     apart = records({"int8": 90}, ["dqn"], range(20, 22))
     _, points = variant_figure(pd.concat([many, apart]))
     assert points.set_index("variant")["final"].to_dict() == {"fp32": 104.0, "int8": 110.5}
+
+
+@pytest.mark.parametrize("name, one, other", [
+    ("options", {"learning_rate": 0.001, "batch_size": 64}, {"learning_rate": 0.01}),
+    ("updates_per_step", 1.0, 0.5), ("evaluations", 20, 10), ("episodes", 10, 5),
+])  # fmt: skip
+def test_runs_of_other_budgets_are_other_trainings(name, one, other):
+    first, second = (
+        records(finals, ["dqn"]).assign(**{f"budget.{name}": [budget] * 16})
+        for finals, budget in (({"fp32": 100, "int8": 90}, one), ({"fp32": 20, "int8": 20}, other))
+    )
+    second["key"] = "other " + second["key"]
+    rows = variant_rows(pd.concat([first, second], ignore_index=True))
+    int8 = rows[rows["variant"] == "int8"]
+    assert int8["runs"].tolist() == [8, 8]
+    assert int8["final_loss"].tolist() == pytest.approx([10 / 103.5, 0])
+    figure, points = variant_figure(pd.concat([first, second]))
+    assert len(figure.axes) == 4 and points["final"].tolist() == [103.5, 93.5, 23.5, 23.5]
+    if name == "options":  # the order of their names tells nothing
+        second["budget.options"] = [dict(reversed(one.items()))] * 16
+        second["seed"] += 8
+        rows = variant_rows(pd.concat([first, second], ignore_index=True))
+        assert rows["runs"].tolist() == [16, 16]
