@@ -42,13 +42,11 @@ class Widths:
 
 def widths_of(
     records: pd.DataFrame, algos: Sequence[str] = (), env_ids: Sequence[str] = (),
-    scheme: str = "affine",
 ) -> list[Widths]:
-    """Policies with fp32 and three widths at least, min-max ranges, over common episodes.
+    """Policies with fp32 and three affine widths at least, min-max ranges, over common episodes.
 
     Args:
         records: as `losses.paired_losses` takes them.
-        scheme: "affine" or "legacy".
 
     Raises:
         QuarlError: a width and fp32 are no pair (`losses.paired_returns`).
@@ -59,7 +57,7 @@ def widths_of(
     found = []
     for (policy, seed), group in rows.groupby(["policy", "seed"], dropna=False, sort=True):
         reference = group[group["precision"] == "fp32"]
-        widths = group[group["precision"].str.startswith(scheme)]
+        widths = group[group["precision"].str.startswith("affine")]
         if len(reference) and len(widths) >= MIN_WIDTHS:
             found.append(_widths(f"{policy}/{float(seed)}", str(policy), reference.iloc[0], widths))
     return found
