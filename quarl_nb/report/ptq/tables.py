@@ -1,4 +1,4 @@
-"""Records -> tables with a published column beside the measured one: CSV, HTML and LaTeX."""
+"""Records -> tables with a published column beside the measured one."""
 
 from __future__ import annotations
 
