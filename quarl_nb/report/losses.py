@@ -15,6 +15,9 @@ from quarl_nb.report.stats import RESAMPLES, Floats, bootstrap_weights, mean_int
 
 REFERENCE = "fp32"
 PUBLIC = "public/"
+# Ways to set the ranges, as figures and tables name them.
+RANGES = {"minmax": "min-max", "per_channel": "per channel", "percentile": "percentile",
+          "mse": "least squares"}  # fmt: skip
 _POLICY = re.compile(
     r"(?P<algo>[a-z0-9]+(-(gru|ddqn))?)-(?P<env>.+?)((NoFrameskip|Deterministic)?-v[0-9.]+)?$"
 )
