@@ -15,6 +15,9 @@ from quarl_nb.report.stats import RESAMPLES, Floats, bootstrap_weights, mean_int
 
 REFERENCE = "fp32"
 PUBLIC = "public/"
+# Ways to set the ranges, as figures and tables name them.
+RANGES = {"minmax": "min-max", "per_channel": "per channel", "percentile": "percentile",
+          "mse": "least squares"}  # fmt: skip
 _POLICY = re.compile(
     r"(?P<algo>[a-z0-9]+(-(gru|ddqn))?)-(?P<env>.+?)((NoFrameskip|Deterministic)?-v[0-9.]+)?$"
 )
@@ -88,8 +91,7 @@ def paired_losses(records: pd.DataFrame, resamples: int = RESAMPLES) -> pd.DataF
         tost_high (90 %), p_no_loss, p_loss, p_equivalent, keys (the two records).
 
     Raises:
-        QuarlError: returns are missing, or two precisions ran on different episode seeds or with
-            different shares of random actions.
+        QuarlError: two precisions are no pair (`paired_returns`).
     """
     rows: list[dict[str, object]] = []
     records = ptq_records(records)
@@ -106,17 +108,15 @@ def paired_losses(records: pd.DataFrame, resamples: int = RESAMPLES) -> pd.DataF
 def _policy_rows(
     name: str, reference: pd.Series, group: pd.DataFrame, resamples: int
 ) -> list[dict[str, object]]:
-    base = returns_of(reference)
     weights: dict[int, Floats] = {}  # by the number of episodes
     rows = []
     for _, record in group.iterrows():
-        treatment = returns_of(record)
-        n = min(len(base), len(treatment))
-        _check_alike(reference, record)
+        base, treatment = paired_returns(reference, record)
+        n = len(base)
         if n not in weights:
             generator = np.random.default_rng(zlib.crc32(name.encode()))
             weights[n] = bootstrap_weights(n, generator, resamples)
-        rows.append(_row(reference, record, base[:n], treatment[:n], weights[n]))
+        rows.append(_row(reference, record, base, treatment, weights[n]))
     return rows
 
 
@@ -149,6 +149,19 @@ def _row(
         "loss_high": loss.interval.high, "tost_low": loss.tost.low, "tost_high": loss.tost.high,
         "p_no_loss": loss.p_no_loss, "p_loss": loss.p_loss, "p_equivalent": loss.p_equivalent,
     }
+
+
+def paired_returns(reference: pd.Series, record: pd.Series) -> tuple[Floats, Floats]:
+    """Returns of both over the episodes that both ran, shape [episodes] each: those of the shorter.
+
+    Raises:
+        QuarlError: returns are missing, or they ran on different episode seeds, with different
+            shares of random actions, or another policy of that name.
+    """
+    _check_alike(reference, record)
+    base, treatment = returns_of(reference), returns_of(record)
+    n = min(len(base), len(treatment))
+    return base[:n], treatment[:n]
 
 
 def returns_of(record: pd.Series) -> Floats:

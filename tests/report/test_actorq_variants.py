@@ -3,7 +3,12 @@ import pandas as pd
 import pytest
 
 from quarl_nb.report.actorq import variant_rules as rules
-from quarl_nb.report.actorq.variants import variant_figure, variant_rows, variant_table
+from quarl_nb.report.actorq.variants import (
+    VARIANTS,
+    variant_figure,
+    variant_rows,
+    variant_table,
+)
 from quarl_nb.report.style import NothingToDrawError
 
 SEEDS = range(8)
@@ -50,7 +55,7 @@ def test_another_base():
 ])  # fmt: skip
 def test_other_quantizers(finals, verdict):
     frame = records({"int8": 100} | finals)
-    found = rules.variants_equal(frame, ["float8", "quantile8"], base="int8")
+    found = rules.variants_equal(frame, ["float8", "quantile8"], "int8", ALGOS)
     assert found.verdict == verdict and set(found.keys) <= set(frame["key"])
 
 
@@ -70,7 +75,7 @@ def test_many_algorithms(int8, algos, verdict):
     ({"learner8": 100, "learner8_stochastic": 100}, "not reproduced"),
 ])  # fmt: skip
 def test_a_quantized_learner(finals, verdict):
-    found = rules.some_variant_loses(records({"fp32": 100} | finals), [*finals])
+    found = rules.some_variant_loses(records({"fp32": 100} | finals), [*finals], ALGOS)
     assert found.verdict == verdict
     assert "learner's weights in 8 bits: " + ("5" if finals["learner8"] == 20 else "0") \
         in found.measured
@@ -80,14 +85,15 @@ def test_a_quantized_learner(finals, verdict):
     (110, "reproduced"), (100, "not reproduced"), (60, "not reproduced"),
 ])  # fmt: skip
 def test_noise(int8, verdict):
-    found = rules.noise_helps(records({"fp32": 100, "int8": int8, "noise8": 104}), "int8", "noise8")
+    frame = records({"fp32": 100, "int8": int8, "noise8": 104})
+    found = rules.noise_helps(frame, "int8", "noise8", ALGOS)
     assert found.verdict == verdict and "(noise of that size: DQN 3.9% [" in found.measured
 
 
 def test_the_interval_is_the_gain_of_the_algorithm_that_surely_gains():
     mixed = pd.concat([records({"fp32": 100, "int8": final, "noise8": 100}, algos=[algo])
                        for algo, final in (("dqn", 110), ("td3", 97))])
-    found = rules.noise_helps(mixed, "int8", "noise8")
+    found = rules.noise_helps(mixed, "int8", "noise8", ["dqn", "td3"])
     assert found.verdict == "reproduced"
     assert found.interval.value == pytest.approx(10 / 103.5)
     assert 0 < found.interval.low <= found.interval.value <= found.interval.high
@@ -99,10 +105,35 @@ def test_noisy_runs_and_those_without_noise_beside_decide_nothing():
     frame["curve_returns"] = [
         [[0.0] * 10, *generator.normal(100, 60, (2, 10)).tolist()] for _ in range(len(frame))
     ]
-    found = rules.noise_helps(frame, "int8", "noise8")
+    found = rules.noise_helps(frame, "int8", "noise8", ALGOS)
     assert found.verdict == "inconclusive" and "noise of that size" in found.measured
-    alone = rules.noise_helps(records({"fp32": 100, "int8": 110}), "int8", "noise8")
+    alone = rules.noise_helps(records({"fp32": 100, "int8": 110}), "int8", "noise8", ALGOS)
     assert alone.verdict == "inconclusive" and "noise of that size" not in alone.measured
+
+
+def test_what_holds_for_all_needs_every_variant_and_algorithm():
+    """That one loses, or gains, needs no more than one."""
+    pair, both = ["learner8", "learner8_stochastic"], ["float8", "quantile8"]
+    every = records(dict.fromkeys(("fp32", "int8", "noise8", *pair, *both), 100))
+    last = every["algo"] == "d4pg"
+    for rule, verdict, missing in (
+        (lambda frame: rules.variants_equal(frame, both, "int8", ALGOS), "reproduced", both[1]),
+        (lambda frame: rules.some_variant_loses(frame, pair, ALGOS), "not reproduced", pair[1]),
+        (lambda frame: rules.noise_helps(frame, "int8", "noise8", ALGOS), "not reproduced", "int8"),
+    ):
+        assert rule(every).verdict == verdict
+        for gone in (every["variant"] == missing) & last, last:
+            found = rule(every[~gone])
+            assert found.verdict == "inconclusive"
+            assert f"D4PG, {VARIANTS[missing]}" in found.measured.split("not measured: ")[1]
+    lost = records({"fp32": 100, "int8": 100, "float8": 60, "learner8": 60}, algos=ALGOS[:1])
+    assert rules.variants_equal(lost, both, "int8", ALGOS).verdict == "not reproduced"
+    assert rules.some_variant_loses(lost, pair, ALGOS).verdict == "reproduced"
+    gain = records({"fp32": 100, "int8": 110, "noise8": 100}, algos=ALGOS[:1])
+    assert rules.noise_helps(gain, "int8", "noise8", ALGOS).verdict == "reproduced"
+    other = records({"fp32": 100, "int8": 60}, algos=["qrdqn"])  # that no claim names
+    found = rules.variant_keeps_return(pd.concat([every, other]), "int8", ALGOS)
+    assert found.verdict == "reproduced"
 
 
 def test_few_runs_and_smoke_decide_nothing():
@@ -110,8 +141,9 @@ def test_few_runs_and_smoke_decide_nothing():
     few = rules.variant_keeps_return(three, "int8", ALGOS)
     assert few.verdict == "inconclusive" and "only 3 of 5 runs" in few.measured
     smoke = records({"fp32": 100, "int8": 99}, profile="smoke")
-    assert rules.noise_helps(smoke, "int8", "noise8").verdict == "not measured"
-    assert rules.variants_equal(pd.DataFrame(), ["float8"], "int8").verdict == "not measured"
+    assert rules.noise_helps(smoke, "int8", "noise8", ALGOS).verdict == "not measured"
+    found = rules.variants_equal(pd.DataFrame(), ["float8"], "int8", ALGOS)
+    assert found.verdict == "not measured"
 
 
 def test_table_and_figure_show_every_row():
@@ -141,3 +173,26 @@ def test_a_mean_of_the_figure_is_over_the_seeds_that_every_variant_has():
     apart = records({"int8": 90}, ["dqn"], range(20, 22))
     _, points = variant_figure(pd.concat([many, apart]))
     assert points.set_index("variant")["final"].to_dict() == {"fp32": 104.0, "int8": 110.5}
+
+
+@pytest.mark.parametrize("name, one, other", [
+    ("options", {"learning_rate": 0.001, "batch_size": 64}, {"learning_rate": 0.01}),
+    ("updates_per_step", 1.0, 0.5), ("evaluations", 20, 10), ("episodes", 10, 5),
+])  # fmt: skip
+def test_runs_of_other_budgets_are_other_trainings(name, one, other):
+    first, second = (
+        records(finals, ["dqn"]).assign(**{f"budget.{name}": [budget] * 16})
+        for finals, budget in (({"fp32": 100, "int8": 90}, one), ({"fp32": 20, "int8": 20}, other))
+    )
+    second["key"] = "other " + second["key"]
+    rows = variant_rows(pd.concat([first, second], ignore_index=True))
+    int8 = rows[rows["variant"] == "int8"]
+    assert int8["runs"].tolist() == [8, 8]
+    assert int8["final_loss"].tolist() == pytest.approx([10 / 103.5, 0])
+    figure, points = variant_figure(pd.concat([first, second]))
+    assert len(figure.axes) == 4 and points["final"].tolist() == [103.5, 93.5, 23.5, 23.5]
+    if name == "options":  # the order of their names tells nothing
+        second["budget.options"] = [dict(reversed(one.items()))] * 16
+        second["seed"] += 8
+        rows = variant_rows(pd.concat([first, second], ignore_index=True))
+        assert rows["runs"].tolist() == [16, 16]

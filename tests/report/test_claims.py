@@ -11,7 +11,7 @@ import pytest
 
 from quarl_nb.errors import QuarlError
 from quarl_nb.report import claims
-from quarl_nb.report.ptq import rules, sweet_spots
+from quarl_nb.report.ptq import rules, summary, sweet_spots
 from quarl_nb.report.stats import ALPHA
 
 SEEDS = Path(__file__).resolve().parents[3] / "shared" / "seeds"
@@ -206,6 +206,26 @@ def test_wider_weights(records, sign: int, verdict: str) -> None:
     assert rules.wider_weights_lose_more(frame, ["affine4"]).verdict == "not measured"
 
 
+def test_weights_of_a_policy_that_did_not_play_count_for_nothing(records) -> None:
+    policies = {f"ppo-E{i}-v0": ("ppo", f"E{i}-v0", 100.0) for i in range(12)}
+    frame = records(lambda policy, *_: 0.02 * int(policy[5:-3]), ("affine4",), policies)
+    weights = pd.DataFrame([{"key": f"w{i}", "policy": policy, "precision": "affine4",
+                             "range": [20.0 + i]} for i, policy in enumerate(policies)])
+    name = "budget.tensors_sha256"
+    last = weights["policy"].isin([*policies][8:])
+    old = weights[last].assign(key=weights["key"] + " of old", range=[[0.0]] * 4, **{name: "old"})
+    own = frame["policy"].isin([*policies][8:])
+    for digest, key in (("old", "w9 of old"), ("new", "w9")):
+        played = frame.assign(**{name: np.where(own, digest, None)})
+        both = pd.concat([played, old, weights], ignore_index=True)
+        found = rules.wider_weights_lose_more(both, ["affine4"])
+        assert (found.verdict == "reproduced") == (digest == "new")
+        assert "over 12 policies" in found.measured
+        assert key in found.keys and len(found.keys) == 3 * 12
+    alone = pd.concat([played, old, weights[~last]], ignore_index=True)
+    assert "over 8 policies" in rules.wider_weights_lose_more(alone, ["affine4"]).measured
+
+
 def test_a_planted_sweet_spot_is_found_and_noise_is_not(records) -> None:
     def planted(policy: str, precision: str, _: str) -> float:
         return -0.08 if (policy, precision) == ("dqn-PongNoFrameskip-v4", "affine5") else 0.0
@@ -221,6 +241,26 @@ def test_a_planted_sweet_spot_is_found_and_noise_is_not(records) -> None:
     assert not sweet_spots.sweet_spot_table(noise)["sweet_spot"].any()
     assert sweet_spots.sweet_spot_exists(noise).verdict == "not reproduced"
     assert sweet_spots.sweet_spot_exists(noise, algos=["sac"]).verdict == "not measured"
+
+
+@pytest.mark.parametrize(
+    ("budget", "theirs", "ours"),
+    [("tensors_sha256", "a1", "b2"), ("first_seed", 1000, 1001), ("random_actions", 0.0, 0.01)],
+)
+def test_widths_that_are_no_pair_with_fp32_are_refused(records, budget, theirs, ours) -> None:
+    """After a policy of one's own was trained anew its widths are another policy's."""
+    frame = records(lambda _, precision, __: -0.5 * (precision == "affine3"), WIDTHS)
+    alike = frame.assign(**{f"budget.{budget}": theirs})
+    assert sweet_spots.sweet_spot_exists(alike).verdict == "reproduced"
+    fp32 = frame["precision"] == "fp32"
+    other = alike.assign(**{f"budget.{budget}": np.where(fp32, ours, alike[f"budget.{budget}"])})
+    message = f"affine.* ran with {budget} {theirs}, fp32 with {ours}"
+    for rule in (sweet_spots.sweet_spot_exists, sweet_spots.fewer_bits_beat_more,
+                 sweet_spots.sweet_spots_differ, sweet_spots.sweet_spot_table):  # fmt: skip
+        with pytest.raises(QuarlError, match=message):
+            rule(other)
+    with pytest.raises(QuarlError, match=message):
+        summary.ptq_summary(other, np.random.default_rng(0))
 
 
 def test_a_gain_of_one_policy_of_many_must_be_certain(records) -> None:

@@ -117,6 +117,23 @@ def test_resident_memory_counts_the_whole_process() -> None:
     assert edge.rules.resident_memory_smaller(one, factor=3.8).verdict == "not measured"
 
 
+@pytest.mark.parametrize("untold", [np.nan, 0])
+def test_memory_that_was_not_measured_decides_nothing(untold) -> None:
+    """As of a system whose processes do not tell their size."""
+    records = timed()
+    records["resident_bytes"] = untold
+    assert edge.rules.resident_memory_smaller(records, factor=3.8).verdict == "not measured"
+    rows = edge.timings.latency_rows(records)
+    shown = edge.tables.table6(rows, pd.DataFrame())
+    process = shown.loc[("Policy III", "int8"), "process (MB)"]
+    assert process["measured, this machine, ORT"] == ""
+    assert process["modelled, Raspberry Pi 3B, ORT"] == "62.8"
+    apart = on_the_board({})
+    apart = apart[apart["board"].notna() & (apart["precision"] == "int8")
+                  | apart["board"].isna() & (apart["precision"] == "fp32")]  # fmt: skip
+    assert edge.rules.resident_memory_smaller(apart, factor=3.8).verdict == "not measured"
+
+
 def test_swapping_is_judged_by_the_bytes() -> None:
     found = edge.rules.fp32_exceeds_memory(timed())
     assert found.verdict == "not reproduced" and "none of them exceeds it" in found.measured

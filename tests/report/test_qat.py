@@ -188,6 +188,17 @@ def test_figure_5_compares_the_seeds_that_all_ways_of_a_panel_have():
     assert four["mean"].iloc[0] == 295 and four["reference"].iloc[0] == 300
 
 
+def test_a_way_that_shares_no_seed_with_float32_empties_no_panel_of_figure_5():
+    frame = planted(none, policies=["a2c-CartPole-v1"], n_seeds=3)
+    alone = frame[frame["precision"] == "affine3"].head(1).assign(seed=9, key="of another seed")
+    both = pd.concat([frame[frame["precision"] != "affine3"], alone], ignore_index=True)
+    _, points = qat.figures.figure5(both)
+    trained = points[points["method"] == "minmax"]
+    assert set(trained["bits"]) == {2, 4, 5, 6, 7, 8} and set(points["seeds"]) == {3}
+    lone = both[both["precision"] != "fp32"]
+    assert qat.gains.of_shared_seeds(qat.gains.trainings(lone)).empty
+
+
 def test_eight_bits_beside_ptq_and_float32():
     table = qat.gains.eight_bits_table(qat.gains.trainings(planted(knee, noise=0.0)))
     assert table.loc["DDPG Pendulum"].tolist() == [
@@ -477,6 +488,16 @@ def test_exploration_is_compared_after_the_delay():
     assert all(table.empty for table in qat.exploration.exploration_tables(empty))
     with pytest.raises(NothingToDrawError):
         qat.exploration.exploration_figure(empty)
+
+
+def test_a_way_that_shares_no_seed_with_float32_has_no_entropy_beside_it():
+    found, arrays = probe_records()
+    curves = qat.exploration.curves_frame(found, lambda record: arrays[record["key"]])
+    apart = curves.assign(seed=curves["seed"] + 9 * (curves["precision"] == "affine4"))
+    tidy, shown = qat.exploration.exploration_tables(apart)
+    assert list(tidy["way"]) == list(shown.columns) == ["noise of 4 bits"]
+    alone = apart[apart["regularizer"] == "none"]
+    assert all(table.empty for table in qat.exploration.exploration_tables(alone))
 
 
 def test_curves_are_means_over_the_seeds_that_every_way_of_a_panel_has():

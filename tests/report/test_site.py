@@ -196,6 +196,25 @@ def test_a_policy_of_ones_own_stands_beside_the_suites(records) -> None:
     assert sorted(line.split(" | ")[0] for line in lines) == [f"| PPO {name}" for name in names]
 
 
+@pytest.mark.parametrize("partly", ["mine", "ppo-CartPole-v1"])
+def test_a_policy_measured_in_part_takes_no_row_of_another(records, partly) -> None:
+    policies = {name: ("ppo", "CartPole-v1", mean)
+                for name, mean in (("ppo-CartPole-v1", 490.0), ("mine", 100.0))}
+    frame = records(lambda *_: 0.0, ("fp16", "affine8"), policies, noise=0.0)
+    frame = frame[(frame["policy"] != partly) | (frame["precision"] == "fp32")]
+    whole = next(name for name in policies if name != partly)
+    rows = tables.ptq_rows(frame)
+    shown = tables.ptq_table(rows, measured_only=True)
+    names = [f"CartPole ({name}, seed 0)" for name in (whole, partly)]
+    assert sorted(shown.index) == sorted(("PPO", name) for name in names)
+    assert (shown.loc[("PPO", names[0])].xs("measured", level=1) != "").all()
+    assert shown.loc[("PPO", names[1])]["fp16", "measured"] == ""
+    (line,) = (line for line in readme.table4(rows).splitlines() if line.startswith("| PPO"))
+    assert line.startswith(f"| PPO {names[0]} | ")
+    of_another = tables.row_names(rows)[rows["environment"] != "CartPole"]
+    assert of_another.equals(rows["environment"][rows["environment"] != "CartPole"])
+
+
 def test_summary_of_equal_policies_is_even(records) -> None:
     rows = summary.ptq_summary(
         records(lambda *_: 0.0, ("fp16",), noise=0.0), np.random.default_rng(0)

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLocator
 
-from quarl_nb.report.actorq.actors import COLORS, actor_label
+from quarl_nb.report.actorq.actors import BASELINES, COLORS, INT8, actor_label
 from quarl_nb.report.actorq.inference import crossover, latency_rows
 from quarl_nb.report.style import (
     BLACK,
@@ -18,8 +18,8 @@ from quarl_nb.report.style import (
     PAGE_IN,
     SKY,
     STYLE,
-    VERMILION,
     NothingToDrawError,
+    interval_errors,
     new_figure,
 )
 
@@ -55,11 +55,11 @@ def _draw_widths(ax: Axes, square: pd.DataFrame) -> None:
                              rows["latency_high_us"] - rows["latency_us"]], 0)
         ax.errorbar(rows["width"], rows["latency_us"], yerr=errors, color=color, marker="o",
                     elinewidth=0.7, label=actor_label(str(engine)))
-    for engine, color in (("fp32/onnxruntime", SKY), ("int8/onnxruntime", VERMILION)):
+    for engine in (BASELINES["ort"], INT8):
         rows = square[square["engine"] == engine]
-        ax.plot(rows["width"], rows["floor_us"], color=color, ls="--", lw=0.8)
+        ax.plot(rows["width"], rows["floor_us"], color=COLORS[engine], ls="--", lw=0.8)
     ax.plot([], [], color=GREY, ls="--", lw=0.8, label="floor")
-    int8 = square[square["engine"] == "int8/onnxruntime"].dropna(subset=["over_ort"])
+    int8 = square[square["engine"] == INT8].dropna(subset=["over_ort"])
     width = crossover(int8["width"].to_numpy(), int8["over_ort"].to_numpy()) if len(int8) else 0.0
     ax.set_xscale("log", base=2)
     ax.set_yscale("log")
@@ -76,16 +76,15 @@ def _draw_widths(ax: Axes, square: pd.DataFrame) -> None:
 
 
 def _draw_gains(ax: Axes, rows: pd.DataFrame) -> None:
-    int8 = rows[rows["engine"] == "int8/onnxruntime"]
+    int8 = rows[rows["engine"] == INT8]
     networks = list(dict.fromkeys(int8["network"]))
     for shift, (short, name, color) in enumerate(
         [("torch", "torch fp32", BLUE), ("ort", "ORT fp32", SKY)]
     ):
-        over, low, high = (int8[f"over_{short}{end}"] for end in ("", "_low", "_high"))
-        errors = np.maximum([over - low, high - over], 0)
         at = np.arange(len(networks)) + 0.16 * (shift - 0.5)
-        ax.errorbar(over, at, xerr=errors, ls="", marker="os"[shift], color=color, elinewidth=0.7,
-                    label=f"against {name}")
+        over = f"over_{short}"
+        ax.errorbar(int8[over], at, xerr=interval_errors(int8, over), ls="", marker="os"[shift],
+                    color=color, elinewidth=0.7, label=f"against {name}")
     ax.axvline(1, color=GREY, lw=0.7)
     ax.set_xscale("log")
     ax.set_yticks(range(len(networks)), networks)

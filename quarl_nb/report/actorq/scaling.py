@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullLocator
 
-from quarl_nb.report.actorq.actors import actor_label
+from quarl_nb.report.actorq.actors import INT8, actor_label
 from quarl_nb.report.actorq.parts import predicted_speedups, step_parts
 from quarl_nb.report.actorq.runs import SETTING
 from quarl_nb.report.style import (
@@ -25,7 +25,6 @@ from quarl_nb.report.style import (
     new_figure,
 )
 
-ACTOR = "int8/onnxruntime"
 DODGE = 1.1  # between lines that share a width, whose error bars else hide each other
 # What the figure's columns, lines and axes show; the rest of the setting makes its rows.
 _SHOWN = ("width", "n_actors", "envs_per_actor", "samples_per_insert")
@@ -41,7 +40,7 @@ def scaling_rows(records: pd.DataFrame) -> pd.DataFrame:
     pairs = predicted_speedups(step_parts(records))
     if pairs.empty:
         return pairs
-    pairs = pairs[pairs["actor"] == ACTOR]
+    pairs = pairs[pairs["actor"] == INT8]
     return pairs.sort_values(["task", *_SHOWN], kind="stable", ignore_index=True)
 
 

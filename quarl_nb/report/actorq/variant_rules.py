@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import product
 
 import pandas as pd
 
@@ -22,63 +23,73 @@ from quarl_nb.report.stats import ALPHA, Interval
 MIN_RUNS = 5
 
 
-def variants_equal(records: pd.DataFrame, variants: Sequence[str], base: str) -> Finding:
+def variants_equal(
+    records: pd.DataFrame, variants: Sequence[str], base: str, algos: Sequence[str]
+) -> Finding:
     """Reproduced when every one of `variants` ends with the return of `base` within 5 %, with every
-    algorithm; not reproduced when one ends with a loss of more than 5 % (Holm)."""
-    rows = _rows(records, variants, base)
+    one of `algos`; not reproduced when one ends with a loss of more than 5 % (Holm)."""
+    rows = _rows(records, variants, base, algos)
     if rows.empty:
         return NOT_MEASURED
+    missing = _missing(rows, variants, algos)
     lost = holm(rows["final_loss_p_loss"].fillna(1).tolist()) <= ALPHA
     equal = rows["final_loss_p_equivalent"] <= ALPHA
-    verdict: Verdict = "reproduced" if equal.all() \
+    verdict: Verdict = "reproduced" if equal.all() and not missing \
         else "not reproduced" if lost.any() else "inconclusive"
     text = (f"{int(equal.sum())} of {len(rows)} within 5 % of {base}, {int(lost.sum())} lose more; "
-            f"{_worst(rows, 'final_loss')}")  # fmt: skip
+            f"{_worst(rows, 'final_loss')}{missing}")  # fmt: skip
     return _finding(verdict, rows, text, "final_loss")
 
 
 def variant_keeps_return(records: pd.DataFrame, variant: str, algos: Sequence[str]) -> Finding:
     """Reproduced when no one of `algos` loses 5 % of the final return of fp32 and each has learned;
     not reproduced when one loses more (Holm)."""
-    rows = _rows(records, [variant], "fp32")
-    rows = rows[rows["algo"].isin([*algos])] if len(rows) else rows
+    rows = _rows(records, [variant], "fp32", algos)
     if rows.empty:
         return NOT_MEASURED
+    missing = _missing(rows, [variant], algos)
     kept = (rows["final_loss_p_no_loss"] <= ALPHA) & (rows["final"] > rows["initial"])
     lost = holm(rows["final_loss_p_loss"].fillna(1).tolist()) <= ALPHA
-    verdict: Verdict = "reproduced" if kept.all() and set(rows["algo"]) == set(algos) \
+    verdict: Verdict = "reproduced" if kept.all() and not missing \
         else "not reproduced" if lost.any() else "inconclusive"
     text = (f"without loss with {', '.join(rows['algo'][kept].str.upper()) or 'none'} of "
-            f"{len(algos)} algorithms; {_worst(rows, 'final_loss')}")  # fmt: skip
+            f"{len(algos)} algorithms; {_worst(rows, 'final_loss')}{missing}")  # fmt: skip
     return _finding(verdict, rows, text, "final_loss")
 
 
-def some_variant_loses(records: pd.DataFrame, variants: Sequence[str]) -> Finding:
-    """Reproduced when one of `variants` ends with a loss of more than 5 % against fp32, with some
-    algorithm (Holm over both); not reproduced when none loses 5 %."""
-    rows = _rows(records, variants, "fp32")
+def some_variant_loses(
+    records: pd.DataFrame, variants: Sequence[str], algos: Sequence[str]
+) -> Finding:
+    """Reproduced when one of `variants` ends with a loss of more than 5 % against fp32, with one
+    of `algos` (Holm over both); not reproduced when none loses 5 % with any."""
+    rows = _rows(records, variants, "fp32", algos)
     if rows.empty:
         return NOT_MEASURED
+    missing = _missing(rows, variants, algos)
     lost = holm(rows["final_loss_p_loss"].fillna(1).tolist()) <= ALPHA
-    verdict: Verdict = "reproduced" if lost.any() else "not reproduced" \
-        if (rows["final_loss_p_no_loss"] <= ALPHA).all() else "inconclusive"
+    kept = (rows["final_loss_p_no_loss"] <= ALPHA).all() and not missing
+    verdict: Verdict = "reproduced" if lost.any() else "not reproduced" if kept \
+        else "inconclusive"
     text = "; ".join(f"{VARIANTS[str(variant)]}: {int(lost[group.index].sum())} of {len(group)} "
                      "algorithms lose more than 5 %"
                      for variant, group in rows.groupby("variant", sort=False))  # fmt: skip
-    return _finding(verdict, rows, f"{text}; {_worst(rows, 'final_loss')}", "final_loss")
+    return _finding(verdict, rows, f"{text}; {_worst(rows, 'final_loss')}{missing}", "final_loss")
 
 
-def noise_helps(records: pd.DataFrame, variant: str, noise: str) -> Finding:
-    """Reproduced when `variant`'s mean return over the run is above that of fp32 with some
-    algorithm (Holm); not reproduced when it gains less than 5 % with all. `noise` is told beside,
+def noise_helps(
+    records: pd.DataFrame, variant: str, noise: str, algos: Sequence[str]
+) -> Finding:
+    """Reproduced when `variant`'s mean return over the run is above that of fp32 with one of
+    `algos` (Holm); not reproduced when it gains less than 5 % with all. `noise` is told beside,
     and without it nothing is decided.
     """
-    rows = _rows(records, [variant], "fp32")
+    rows = _rows(records, [variant], "fp32", algos)
     if rows.empty:
         return NOT_MEASURED
+    missing = _missing(rows, [variant], algos)
     gained = holm(rows["p_area_gain"].fillna(1).tolist()) <= ALPHA
-    no_gain = (rows["area_loss_p_no_gain"] <= ALPHA).all()
-    beside = _rows(records, [noise], "fp32")
+    no_gain = (rows["area_loss_p_no_gain"] <= ALPHA).all() and not missing
+    beside = _rows(records, [noise], "fp32", algos)
     verdict: Verdict = "inconclusive" if beside.empty else "reproduced" if gained.any() \
         else "not reproduced" if no_gain else "inconclusive"
     text = "gain of mean return over fp32: " + "; ".join(
@@ -90,15 +101,25 @@ def noise_helps(records: pd.DataFrame, variant: str, noise: str) -> Finding:
     most = rows.loc[rows["p_area_gain"].fillna(1).idxmin()]
     loss = interval_of(most, "area_loss")
     gain = Interval(-loss.value, -loss.high, -loss.low)
-    return replace(_finding(verdict, rows, text, "area_loss"), interval=gain)
+    return replace(_finding(verdict, rows, text + missing, "area_loss"), interval=gain)
 
 
-def _rows(records: pd.DataFrame, variants: Sequence[str], base: str) -> pd.DataFrame:
+def _rows(
+    records: pd.DataFrame, variants: Sequence[str], base: str, algos: Sequence[str]
+) -> pd.DataFrame:
     rows = variant_rows(measured(records), base)
     if rows.empty:
         return rows
-    keep = rows["variant"].isin([*variants]) & rows["final_loss"].notna()
-    return rows[keep].reset_index(drop=True)
+    asked = rows["variant"].isin([*variants]) & rows["algo"].isin([*algos])
+    return rows[asked & rows["final_loss"].notna()].reset_index(drop=True)
+
+
+def _missing(rows: pd.DataFrame, variants: Sequence[str], algos: Sequence[str]) -> str:
+    """In words, of which variants and algorithms there are no rows; "" where all are there."""
+    there = {*zip(rows["variant"], rows["algo"], strict=True)}
+    gone = [f"{algo.upper()}, {VARIANTS[variant]}" for variant, algo in product(variants, algos)
+            if (variant, algo) not in there]  # fmt: skip
+    return f" (not measured: {'; '.join(gone)})" if gone else ""
 
 
 def _finding(verdict: Verdict, rows: pd.DataFrame, text: str, measure: str) -> Finding:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import zlib
 from collections.abc import Sequence
 
@@ -37,11 +38,14 @@ VARIANTS = {
     "learner8": "learner's weights in 8 bits",
     "learner8_stochastic": "the same, rounded stochastically",
 }
-_TRAINING = ["algo", "env_id", "width", "budget.steps", "profile"]
+_SHARED = ["algo", "env_id", "width", "budget.steps", "profile"]
+# What runs that are compared have in common, where records tell it.
+_TRAINING = [*_SHARED, *(f"budget.{name}" for name in
+                         ("evaluations", "episodes", "options", "updates_per_step"))]  # fmt: skip
 
 
 def variant_rows(records: pd.DataFrame, base: str = "fp32") -> pd.DataFrame:
-    """One row an algorithm and variant, compared with `base`.
+    """One row a training (`_TRAINING`) and variant, compared with `base`.
 
     Args:
         records: `ResultStore.frame("actorq_variants")`.
@@ -54,14 +58,23 @@ def variant_rows(records: pd.DataFrame, base: str = "fp32") -> pd.DataFrame:
         the mean return over the run is above that of `base`); keys.
     """
     found: list[dict[str, object]] = []
-    for training, group in records.groupby(_TRAINING, sort=False) if len(records) else ():
-        shared = dict(zip(_TRAINING, training, strict=True))
+    for group in _trainings(records):
+        shared = {name: group[name].iloc[0] for name in _SHARED}
         bases = group[group["variant"] == base]
         for variant in VARIANTS:
             rows = group[group["variant"] == variant]
             if len(rows):
                 found.append(shared | {"variant": variant} | _row(bases, rows))
     return pd.DataFrame(found)
+
+
+def _trainings(records: pd.DataFrame) -> list[pd.DataFrame]:
+    """The runs that may be compared, in the order of the records: those with `_TRAINING` alike."""
+    if records.empty:
+        return []
+    told = records[[name for name in _TRAINING if name in records]].to_dict("records")
+    texts = [json.dumps(training, sort_keys=True) for training in told]  # options are no hashables
+    return [runs for _, runs in records.groupby(np.array(texts, object), sort=False)]
 
 
 def _row(bases: pd.DataFrame, rows: pd.DataFrame) -> dict[str, object]:
@@ -114,17 +127,17 @@ def variant_figure(records: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
     of variants do that learn; one that ends with less than half of what fp32 gains is an arrow
     with its mean.
     """
-    rows = variant_rows(_of_common_seeds(records))
-    if rows.empty:
+    trainings = [(runs, variant_rows(_of_common_seeds(runs))) for runs in _trainings(records)]
+    if not trainings:
         raise NothingToDrawError("no run of ActorQ's variants: run actorq_variants first")
-    trainings = [*rows.groupby(_TRAINING, sort=False)]
-    order = [name for name in VARIANTS if name in set(rows["variant"])]
+    there = set(records["variant"])
+    order = [name for name in VARIANTS if name in there]
     points = []
     with mpl.rc_context(STYLE):
         fig = new_figure(PAGE_IN, 0.7 + 2 * (0.3 + 0.2 * len(order)))
         grid = fig.subplots(2, len(trainings), sharey=True, squeeze=False)
-        for axes, (_, group) in zip(grid.T, trainings, strict=True):
-            points.append(_draw_column(axes, records, group, order))
+        for axes, (runs, rows) in zip(grid.T, trainings, strict=True):
+            points.append(_draw_column(axes, runs, rows, order))
         for ax in grid[:, 0]:
             ax.set_yticks(range(len(order)), [VARIANTS[name] for name in order])
             ax.set_ylim(len(order) - 0.4, -0.6)
@@ -132,22 +145,18 @@ def variant_figure(records: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
     return fig, pd.concat(points, ignore_index=True).drop(columns="keys")
 
 
-def _of_common_seeds(records: pd.DataFrame) -> pd.DataFrame:
-    """Of each training the runs whose seed every variant has, so that means compare alike; all of
+def _of_common_seeds(runs: pd.DataFrame) -> pd.DataFrame:
+    """Of one training the runs whose seed every variant has, so that means compare alike; all of
     them where variants share none."""
-    kept = []
-    for _, group in records.groupby(_TRAINING, sort=False) if len(records) else ():
-        common = set.intersection(*(set(rows["seed"]) for _, rows in group.groupby("variant")))
-        kept.append(group[group["seed"].isin(common)] if common else group)
-    return pd.concat(kept) if kept else records
+    common = set.intersection(*(set(rows["seed"]) for _, rows in runs.groupby("variant")))
+    return runs[runs["seed"].isin(common)] if common else runs
 
 
 def _draw_column(
-    axes: Sequence[Axes], records: pd.DataFrame, group: pd.DataFrame, order: Sequence[str]
+    axes: Sequence[Axes], runs: pd.DataFrame, group: pd.DataFrame, order: Sequence[str]
 ) -> pd.DataFrame:
     """One algorithm's two panels; returns its rows with the runs' returns and what is an arrow."""
     first = group.iloc[0]
-    runs = records[(records[_TRAINING] == first[_TRAINING]).all(axis=1)]
     lasts = [running_mean(returns)[-1] for returns in runs["curve_returns"]]
     runs = runs.assign(final=lasts, area=_areas(runs).to_numpy())
     full = group[group["variant"] == "fp32"]

@@ -16,7 +16,7 @@ from typing import Literal
 import numpy as np
 import pandas as pd
 
-from quarl_nb.report.actorq.actors import BASELINES
+from quarl_nb.report.actorq.actors import BASELINES, INT8
 from quarl_nb.report.actorq.curves import RESAMPLES, Redrawn, ratio, redraw
 from quarl_nb.report.actorq.runs import SETTING, learning_runs
 from quarl_nb.report.stats import Floats, Interval, mean_ratio
@@ -181,7 +181,7 @@ def _row(drawn: Redrawn, actor: str, kwh: dict[str, Floats]) -> dict[str, object
 
 
 def mean_saving(
-    runs: pd.DataFrame, actor: str = "int8/onnxruntime", base: str = BASELINES["torch"],
+    runs: pd.DataFrame, actor: str = INT8, base: str = BASELINES["torch"],
     resamples: int = RESAMPLES,
 ) -> Interval:
     """Carbon to the return, `base` over `actor`: the mean over settings, its interval over runs.

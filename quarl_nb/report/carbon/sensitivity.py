@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from quarl_nb.report.actorq.actors import BASELINES
+from quarl_nb.report.actorq.actors import BASELINES, INT8
 from quarl_nb.report.actorq.runs import SETTING
 from quarl_nb.report.actorq.tables import NEVER, interval_text
 from quarl_nb.report.carbon.costs import ALL, AS_RECORDED, Assumptions, Per, emissions
@@ -19,7 +19,6 @@ GRIDS = {"Norway": 0.03008, "France": 0.056039, "United States": 0.369473, "Germ
 # Watts (TDP) and hardware threads of a laptop, a server and a desktop.
 PROCESSORS = {"Intel Core i7-8565U": (15, 8), "Intel Xeon E5-2699 v4": (145, 44),
               "Intel Core i7-7700K": (91, 8)}  # fmt: skip
-INT8 = "int8/onnxruntime"
 
 
 @dataclass(frozen=True)

@@ -77,7 +77,8 @@ def larger_int8_faster(records: pd.DataFrame, larger: str, smaller: str) -> Find
 
 def resident_memory_smaller(records: pd.DataFrame, factor: float) -> Finding:
     """Resident bytes of the process, fp32 over int8: reproduced at `factor` or more in some policy
-    and runtime, not reproduced in none. The text tells the weights alone too."""
+    and runtime, not reproduced in none, not measured where no board tells both. The text tells
+    the weights alone too."""
     rows = timed_rows(records)
     rows = rows[(rows["source"] == "measured") & (rows["policy"] != "")] if len(rows) else rows
     place = ["policy", "exported", "runtime", "machine"]
@@ -87,6 +88,8 @@ def resident_memory_smaller(records: pd.DataFrame, factor: float) -> Finding:
         return NOT_MEASURED
     pairs = full.merge(int8, on=place, suffixes=("", "_int8")).set_index(place)
     ratios = (pairs["resident_bytes"] / pairs["resident_bytes_int8"]).dropna()
+    if ratios.empty:
+        return NOT_MEASURED
     weights = (pairs["weight_bytes"] / pairs["weight_bytes_int8"]).dropna()
     verdict: Verdict = "reproduced" if ratios.max() >= factor else "not reproduced"
     best = {runtime: group.max() for runtime, group in ratios.groupby("runtime")}

@@ -11,15 +11,13 @@ import pandas as pd
 from quarl_nb.errors import QuarlError
 from quarl_nb.report.compare import Loss, paired_difference, relative_loss
 from quarl_nb.report.edge.timings import policies
+from quarl_nb.report.losses import RANGES
 from quarl_nb.report.paper import published
 from quarl_nb.report.seeds import MIN_SEEDS, over_seeds, p_above
 from quarl_nb.report.stats import MARGIN, Floats, bootstrap_weights, wilson
 
 PLAIN, QAT = "minmax", "qat"  # methods; fp32 is recorded under the first
-METHODS: Mapping[str, str] = {
-    PLAIN: "PTQ, min-max", "per_channel": "PTQ, per channel", "percentile": "PTQ, percentile",
-    "mse": "PTQ, least squares", QAT: "QAT",
-}  # fmt: skip
+METHODS = {name: f"PTQ, {label}" for name, label in RANGES.items()} | {QAT: "QAT"}
 RESAMPLES = 1000
 EARLY, STOPPED = "-early", ", stopped early"  # a policy's name in records; its name here
 PAPERS_EPISODES = 100  # "for 100 evaluations"

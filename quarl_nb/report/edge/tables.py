@@ -44,7 +44,7 @@ def table6(latencies: pd.DataFrame, successes: pd.DataFrame) -> pd.DataFrame:
         lines[row["policy"], row["precision"]] |= {
             ("one decision (ms)", time): ms(row["latency_s"]),
             ("speed-up over fp32", time): times(row["speedup"]),
-            ("process (MB)", process): f"{row['resident_bytes'] / 1e6:.3g}",
+            ("process (MB)", process): megabytes(row["resident_bytes"]),
             ("weights (kB)", ""): f"{row['weight_bytes'] / 1e3:,.0f}",
         }
     for _, row in successes.iterrows():
@@ -198,6 +198,11 @@ def ms(seconds: float) -> str:
 def times(ratio: float) -> str:
     """A speed-up, nothing where there is none."""
     return "" if pd.isna(ratio) else f"{ratio:.3g}×"
+
+
+def megabytes(size: float) -> str:
+    """Three digits of bytes in millions, nothing where a process does not tell them (NaN, 0)."""
+    return f"{size / 1e6:.3g}" if size > 0 else ""
 
 
 def rate(row: pd.Series) -> str:

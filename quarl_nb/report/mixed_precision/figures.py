@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import matplotlib as mpl
-import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter, NullLocator
@@ -16,6 +15,7 @@ from quarl_nb.report.style import (
     MARKERS,
     STYLE,
     NothingToDrawError,
+    interval_errors,
     new_figure,
 )
 
@@ -34,9 +34,8 @@ def speedup_by_size(records: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
         ax.axhline(PUBLISHED, color=GREY, lw=0.9, ls=":", label="published: 50 % faster")
         for i, ((device, precision), rows) in enumerate(table.groupby(["device", "precision"])):
             for part, style in (("learner", "-"), ("training", "--")):
-                reach = [rows[part] - rows[f"{part}_low"], rows[f"{part}_high"] - rows[part]]
-                ax.errorbar(rows["parameters"], rows[part], yerr=np.maximum(reach, 0), ls=style,
-                            marker=MARKERS[i], color=CYCLE[i], elinewidth=0.8,
+                ax.errorbar(rows["parameters"], rows[part], yerr=interval_errors(rows, part),
+                            ls=style, marker=MARKERS[i], color=CYCLE[i], elinewidth=0.8,
                             label=f"{precision}, {device}: {_PARTS[part]}")
         names = table.drop_duplicates("parameters").sort_values("parameters")
         ax.set_xscale("log")

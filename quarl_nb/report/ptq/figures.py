@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from quarl_nb.report.compare import paired_difference
-from quarl_nb.report.losses import paired_losses, policy_label
+from quarl_nb.report.losses import RANGES, paired_losses, policy_label
 from quarl_nb.report.ptq.rules import losses_at
 from quarl_nb.report.ptq.sweet_spots import Widths, sweet_spot_table, widths_of
 from quarl_nb.report.stats import ALPHA, MARGIN, mean_interval
@@ -35,8 +35,6 @@ from quarl_nb.report.style import (
 
 FP16_AT = 19.5  # fp16 stands to the right of 16 bits: it is no affine width
 LOSS_PRECISIONS = ("fp16", "affine8", "int8", "legacy8", "affine4")
-RANGES = {"minmax": "min-max", "per_channel": "per channel", "percentile": "percentile",
-          "mse": "least squares"}  # fmt: skip
 
 
 def sweet_spot(records: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:

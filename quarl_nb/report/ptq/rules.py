@@ -43,13 +43,13 @@ def no_loss(
 
 def hardness_differs(
     records: pd.DataFrame, precisions: Sequence[str], algos: Sequence[str] = (),
-    env_ids: Sequence[str] = (), min_policies: int = 2,
+    min_policies: int = 2,
 ) -> Finding:
     """Reproduced when at the same precision one policy loses more than 5 % and another none.
 
     Not reproduced when every policy is without loss, or every one loses. Holm over policies.
     """
-    measured = losses_at(records, precisions, algos, env_ids)
+    measured = losses_at(records, precisions, algos)
     if measured.empty:
         return NOT_MEASURED
     losses, left_out = leave_out(measured, fp32_never_learned(records))
@@ -74,8 +74,7 @@ def hardness_differs(
 
 def wider_weights_lose_more(
     records: pd.DataFrame, precisions: Sequence[str], algos: Sequence[str] = (),
-    env_ids: Sequence[str] = (), width: str = "range", min_policies: int = 8,
-    resamples: int = 2000,
+    width: str = "range", min_policies: int = 8, resamples: int = 2000,
 ) -> Finding:
     """Spearman correlation over policies between the weights' `width` and the relative loss.
 
@@ -85,12 +84,14 @@ def wider_weights_lose_more(
     Args:
         records: those of the PTQ and of the weights studies together; the latter hold `width`
             as a list, one value a layer, of which the largest counts (a tensor has one scale).
+            Weights of another policy than the one that played count for nothing.
     """
-    measured = losses_at(records, precisions, algos, env_ids)
+    measured = losses_at(records, precisions, algos)
     if measured.empty or width not in records:
         return NOT_MEASURED
     losses, left_out = leave_out(measured, fp32_never_learned(records))
-    layers = records[records[width].notna()].drop_duplicates("policy").set_index("policy")
+    played = ptq_records(records, precisions, ranges=["minmax"])
+    layers = _layers(records[records[width].notna()], played)
     widths = layers[width].map(max)
     pairs = losses.assign(width=losses["policy"].map(widths)).dropna(subset=["width", "loss"])
     keys = keys_of(pairs) + tuple(layers["key"][layers.index.isin(pairs["policy"])])
@@ -106,11 +107,10 @@ def wider_weights_lose_more(
 
 
 def losses_at(
-    records: pd.DataFrame, precisions: Sequence[str], algos: Sequence[str] = (),
-    env_ids: Sequence[str] = (),
+    records: pd.DataFrame, precisions: Sequence[str], algos: Sequence[str] = ()
 ) -> pd.DataFrame:
     """`paired_losses` at these precisions with min-max ranges (fp32's own rows only if asked)."""
-    losses = paired_losses(ptq_records(records, precisions, algos, env_ids, ["minmax"]))
+    losses = paired_losses(ptq_records(records, precisions, algos, ranges=["minmax"]))
     if losses.empty:
         return losses
     return losses[losses["precision"].isin([*precisions])].reset_index(drop=True)
@@ -154,6 +154,19 @@ def _every_policy(
         f"({worst['policy']}, {worst['precision']}){left_out}"
     )
     return Finding(verdict, text + _few_note(losses), _interval(worst), keys_of(losses))
+
+
+def _layers(weights: pd.DataFrame, played: pd.DataFrame) -> pd.DataFrame:
+    """One row of `weights` a policy, which is its index: of the tensors that `played`.
+
+    Both tell which those were where the policy is one's own, and it may have been trained anew.
+    """
+    if (name := "budget.tensors_sha256") in weights:
+        told = played.dropna(subset=name).drop_duplicates("policy").set_index("policy")[name]
+        theirs = weights["policy"].map(told)
+        alike = theirs.isna() | weights[name].isna() | (weights[name] == theirs)
+        weights = weights[alike]
+    return weights.drop_duplicates("policy").set_index("policy")
 
 
 def _rank_correlation(pairs: NDArray[np.float64], resamples: int) -> Interval:

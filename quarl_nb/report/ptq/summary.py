@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from quarl_nb.report.losses import ptq_records, returns_of
+from quarl_nb.report.losses import paired_returns, ptq_records, returns_of
 from quarl_nb.report.stats import (
     ALPHA,
     Interval,
@@ -32,6 +32,9 @@ def ptq_summary(
         algo, precision, policies, episodes, iqm, iqm_low, iqm_high, improvement,
         improvement_low, improvement_high: interquartile mean and probability that an episode
         beats one of fp32, with stratified 95 % bootstrap intervals.
+
+    Raises:
+        QuarlError: a precision and fp32 are no pair (`losses.paired_returns`).
     """
     scores = _normalized(ptq_records(records, precisions, ranges=["minmax"]))
     found = []
@@ -71,9 +74,8 @@ def _normalized(records: pd.DataFrame) -> pd.DataFrame:
         if fp32.empty or (base := returns_of(fp32.iloc[0])).mean() == 0:
             continue
         for _, row in group.iterrows():
-            returns = returns_of(row)
-            n = min(len(base), len(returns))
-            pair = np.stack([returns[:n], base[:n]])
+            shared, returns = paired_returns(fp32.iloc[0], row)
+            pair = np.stack([returns, shared])
             rows.append({"algo": row["algo"], "precision": row["precision"],
                          "pair": 1 + (pair - base.mean()) / abs(base.mean())})
     return pd.DataFrame(rows, columns=["algo", "precision", "pair"])

@@ -16,7 +16,7 @@ import pandas as pd
 
 from quarl_nb.report.compare import best_of_many
 from quarl_nb.report.findings import MIN_EPISODES, NOT_MEASURED, Finding, Verdict, keys_of
-from quarl_nb.report.losses import bits_of, ptq_records, returns_of
+from quarl_nb.report.losses import bits_of, paired_returns, ptq_records
 from quarl_nb.report.pvalues import holm, sign_vectors
 from quarl_nb.report.stats import ALPHA, MARGIN, Floats, Interval, bootstrap_weights
 from quarl_nb.report.untrained import fp32_never_learned, leave_out, none_learned
@@ -42,13 +42,14 @@ class Widths:
 
 def widths_of(
     records: pd.DataFrame, algos: Sequence[str] = (), env_ids: Sequence[str] = (),
-    scheme: str = "affine",
 ) -> list[Widths]:
-    """Policies with fp32 and three widths at least, min-max ranges, over common episodes.
+    """Policies with fp32 and three affine widths at least, min-max ranges, over common episodes.
 
     Args:
         records: as `losses.paired_losses` takes them.
-        scheme: "affine" or "legacy".
+
+    Raises:
+        QuarlError: a width and fp32 are no pair (`losses.paired_returns`).
     """
     rows = ptq_records(records, (), algos, env_ids, ["minmax"])
     if rows.empty:
@@ -56,7 +57,7 @@ def widths_of(
     found = []
     for (policy, seed), group in rows.groupby(["policy", "seed"], dropna=False, sort=True):
         reference = group[group["precision"] == "fp32"]
-        widths = group[group["precision"].str.startswith(scheme)]
+        widths = group[group["precision"].str.startswith("affine")]
         if len(reference) and len(widths) >= MIN_WIDTHS:
             found.append(_widths(f"{policy}/{float(seed)}", str(policy), reference.iloc[0], widths))
     return found
@@ -64,13 +65,12 @@ def widths_of(
 
 def _widths(name: str, policy: str, reference: pd.Series, widths: pd.DataFrame) -> Widths:
     widths = widths.assign(bits=widths["precision"].map(bits_of)).sort_values("bits")
-    base = returns_of(reference)
-    arrays = [returns_of(row) for _, row in widths.iterrows()]
-    n = min(len(base), *map(len, arrays))
+    pairs = [paired_returns(reference, row) for _, row in widths.iterrows()]
+    n = min(len(base) for base, _ in pairs)
     generator = np.random.default_rng(zlib.crc32(name.encode()))
     return Widths(
-        policy, tuple(int(bits) for bits in widths["bits"]), base[:n],
-        np.stack([array[:n] for array in arrays]),
+        policy, tuple(int(bits) for bits in widths["bits"]), pairs[0][0][:n],
+        np.stack([returns[:n] for _, returns in pairs]),
         bootstrap_weights(n, generator), sign_vectors(n, generator),
         (str(reference["key"]), *widths["key"].astype(str)),
     )

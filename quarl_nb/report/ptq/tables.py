@@ -1,4 +1,4 @@
-"""Records -> tables with a published column beside the measured one: CSV, HTML and LaTeX."""
+"""Records -> tables with a published column beside the measured one."""
 
 from __future__ import annotations
 
@@ -123,11 +123,12 @@ def _episodes_text(played: Mapping[str, Sequence[str]]) -> str:
 
 
 def row_names(rows: pd.DataFrame) -> pd.Series:
-    """The environment of each of `ptq_rows`; which policy and seed too, where there are several."""
-    place = ["algo", "environment", "precision"]
-    which = [f" ({row.policy}, seed {row.seed:.0f})" for row in rows.itertuples()]
-    several = rows.groupby(place)["published"].transform("size") > 1
-    return rows["environment"] + np.where(several, which, "")
+    """The environment of each of `ptq_rows`; which policy and seed too, where there are several
+    of the algorithm, at whatever precisions."""
+    names = [f" ({row.policy}, seed {row.seed:.0f})" for row in rows.itertuples()]
+    which = pd.Series(names, rows.index, dtype=object).where(rows["policy"].notna())
+    several = which.groupby([rows["algo"], rows["environment"]]).transform("nunique") > 1
+    return rows["environment"] + which.where(several).fillna("")
 
 
 def loss_table(losses: pd.DataFrame) -> pd.DataFrame:

@@ -146,7 +146,8 @@ def _draw_spread(ax: Axes, rows: pd.DataFrame, spread: str, way: Way, i: int) ->
 
 
 def exploration_tables(curves: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Mean entropy after the delay minus that of float32, a row a policy and way of training.
+    """Mean entropy after the delay minus that of float32, a row a policy and way of training that
+    has a seed of float32.
 
     Returns:
         tidy (policy, way, seeds, entropy in nats, difference, low, high: 95 %, over seeds, NaN for
@@ -163,6 +164,8 @@ def exploration_tables(curves: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame
             if way == FP32 or way not in {key[:3] for key in means.index}:
                 continue
             both = pd.concat([means.loc[way], base], axis=1, join="inner").to_numpy(float)
+            if not len(both):
+                continue
             difference = over_seeds((both[:, 0] - both[:, 1]).tolist())
             found.append({
                 "policy": policy, "way": way_label(way), "seeds": len(both),

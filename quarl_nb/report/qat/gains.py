@@ -47,10 +47,15 @@ def shared_seeds(rows: pd.DataFrame, ways: Sequence[Way]) -> set[int]:
 
 
 def of_shared_seeds(rows: pd.DataFrame) -> pd.DataFrame:
-    """Of each policy the trainings without a regularizer in the seeds that all its ways have."""
+    """Of each policy the trainings without a regularizer in the seeds that all its ways have.
+
+    A way that shares no seed with float32 compares with nothing, and is left out.
+    """
     rows = rows[rows["regularizer"] == "none"]
-    shared = {policy: shared_seeds(group, [*group[WAY].itertuples(index=False, name=None)])
-              for policy, group in rows.groupby("policy")}  # fmt: skip
+    shared = {}
+    for policy, group in rows.groupby("policy"):
+        same = group[group["seed"].isin(trained_in(group, FP32)["seed"])]
+        shared[policy] = shared_seeds(same, [*same[WAY].itertuples(index=False, name=None)])
     pairs = zip(rows["policy"], rows["seed"], strict=True)
     return rows[np.array([seed in shared[policy] for policy, seed in pairs], bool)]
 
