@@ -180,6 +180,8 @@ def test_the_clock_is_the_loops_not_the_cells() -> None:
     without = records.drop(columns="run_s")  # then the last evaluated policy's
     found, again = (actorq.parts.step_parts(frame)["step_s"] for frame in (records, without))
     assert found.tolist() == pytest.approx(again.tolist())
+    some = records.assign(run_s=records["run_s"].where(records["seed"] > 0))  # one kept none
+    assert actorq.parts.step_parts(some)["step_s"].tolist() == pytest.approx(found.tolist())
     blind = without.assign(curve_wall_s=[[]] * len(without), curve_returns=[[]] * len(without))
     parts = actorq.parts.step_parts(blind)
     assert parts["step_s"].isna().all() and parts["inference"].notna().all()

@@ -53,11 +53,18 @@ def actorq_runs(records: pd.DataFrame) -> pd.DataFrame:
     rows["batch_size"] = [_batch_size(options) for options in rows["budget.options"]]
     rows["options"] = [json.dumps(options, sort_keys=True) for options in rows["budget.options"]]
     rows["actor"] = rows["precision"] + "/" + rows["runtime"]
-    if "run_s" not in rows:
-        rows["run_s"] = [times[-1] if len(times) else np.nan for times in rows["curve_wall_s"]]
+    rows["run_s"] = _loop_s(rows)
     rows["order"] = [(*ACTORS, actor).index(actor) for actor in rows["actor"]]
     rows = rows.sort_values([*SETTING, "order", *ACTOR, "seed"], kind="stable")
     return rows.drop_duplicates([*SETTING, *ACTOR, "seed"]).reset_index(drop=True)
+
+
+def _loop_s(rows: pd.DataFrame) -> pd.Series:
+    """Seconds of the loop; NaN where a record has neither its clock nor an evaluation."""
+    clock = rows["run_s"] if "run_s" in rows else pd.Series(np.nan, rows.index)
+    if clock.notna().all():
+        return clock
+    return clock.astype(float).fillna(rows["curve_wall_s"].str[-1].astype(float))
 
 
 def _batch_size(options: object) -> float:
