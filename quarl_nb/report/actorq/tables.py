@@ -8,15 +8,12 @@ import numpy as np
 import pandas as pd
 
 from quarl_nb.report.actorq.actors import ACTORS, actor_label
+from quarl_nb.report.actorq.knobs import KNOBS, knob_texts, varied
 from quarl_nb.report.actorq.parts import ACTOR_PARTS, by_actor
 from quarl_nb.report.losses import percent
 from quarl_nb.report.paper import published
 from quarl_nb.report.paper import speedups as published_speedups
 
-# Columns of the setting that tables show where runs differ in them.
-KNOBS = {"n_actors": "actors", "envs_per_actor": "envs an actor", "width": "width",
-         "pull_period": "pull period", "samples_per_insert": "samples per insert",
-         "budget.device": "learner on", "provenance.cpu": "processor"}  # fmt: skip
 NEVER, UNMEASURED, UNLEARNED = "not reached", "not measured", "nothing learned"
 
 
@@ -120,16 +117,6 @@ def _measured_cells(row: pd.Series) -> dict[tuple[str, str], str]:
         cells["speed-up", f"{precision} over ORT fp32"] = interval_text(row, "speedup_ort")
         cells["loss of final return", precision] = loss_text(row, "final_loss")
     return cells
-
-
-def varied(rows: pd.DataFrame) -> list[str]:
-    """Those of `KNOBS` that take several values."""
-    return [name for name in KNOBS if name in rows and rows[name].nunique() > 1]
-
-
-def knob_texts(row: pd.Series, knobs: Sequence[str]) -> list[str]:
-    """A row's values of `knobs` in words."""
-    return [f"{x:g}" if isinstance(x, float) else str(x) for x in (row[name] for name in knobs)]
 
 
 def table3(readings: pd.DataFrame) -> pd.DataFrame:

@@ -7,8 +7,9 @@ from collections.abc import Iterator, Sequence
 import pandas as pd
 
 from quarl_nb.report.actorq.actors import ACTORS, BASELINES, actor_label
+from quarl_nb.report.actorq.knobs import KNOBS, knob_texts, varied
 from quarl_nb.report.actorq.runs import SETTING
-from quarl_nb.report.actorq.tables import KNOBS, NEVER, interval_text, knob_texts, varied
+from quarl_nb.report.actorq.tables import NEVER, interval_text
 from quarl_nb.report.carbon.costs import ALL, PARTS, SUSPENDED, Per
 from quarl_nb.report.paper import published
 
