@@ -134,6 +134,34 @@ def test_times_of_two_processors_are_not_compared() -> None:
     assert list(found["actor"]) == ["fp32/torch"]
 
 
+def test_times_beside_two_gpus_are_not_compared() -> None:
+    both = make_records(["Walker Stand"], ["fp32/torch", "int8/onnxruntime"])
+    both["provenance.gpu"] = both["precision"].map({"fp32": "H100", "int8": "H200"})
+    assert list(actorq.runs.speedups(both)["actor"]) == ["fp32/torch"]
+    runs = actorq.runs.actorq_runs(both)
+    assert runs["gpu"].tolist() == both["provenance.gpu"].tolist() == \
+        actorq.runs.actorq_runs(runs)["gpu"].tolist()
+    # One that idles beside a learner on the processor is no part of the setting.
+    idle = actorq.runs.speedups(both.assign(**{"budget.device": "cpu"}))
+    assert len(idle) == 2 and set(idle["gpu"]) == {""}
+
+
+def test_times_beside_two_gpus_stand_in_rows_of_their_own() -> None:
+    frame = pd.concat([
+        make_records(["Walker Stand"], ["fp32/torch", "int8/onnxruntime"], slower=slower)
+        .assign(**{"provenance.gpu": gpu}) for gpu, slower in (("H100", 2.0), ("H200", 1.0))
+    ], ignore_index=True)
+    shown = tables.table2(tables.table2_rows(actorq.runs.speedups(frame))).loc["Walker Stand"]
+    assert shown.index.name == "GPU" and shown.index.tolist() == ["H100", "H200"]
+    parts = actorq.parts.step_parts(frame)
+    assert set(tables.runtime_table(parts)["GPU"]) == {"H100", "H200"}
+    pairs = tables.prediction_table(actorq.parts.predicted_speedups(parts))
+    assert pairs["GPU"].tolist() == ["H100", "H200"] and "processor" not in pairs
+    for fig in (actorq.curve_figures.convergence(frame, "time")[0],
+                actorq.time_figures.runtime_breakdown(frame)[0]):
+        assert [ax.get_title().splitlines()[-1] for ax in fig.axes] == ["H100", "H200"]
+
+
 def test_times_of_two_processors_stand_in_rows_of_their_own() -> None:
     actors = ["fp32/torch", "int8/onnxruntime"]
     frame = pd.concat([

@@ -13,6 +13,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLoca
 
 from quarl_nb.report.actorq.actors import COLORS, DASHES, actor_label, kind_order
 from quarl_nb.report.actorq.curves import WINDOW, on_grid
+from quarl_nb.report.actorq.knobs import machine_told
 from quarl_nb.report.actorq.parts import by_actor, step_parts
 from quarl_nb.report.actorq.runs import SETTING, learning_runs, speedups
 from quarl_nb.report.style import (
@@ -109,8 +110,7 @@ def _title(first: pd.Series, settings: list) -> str:
     text = (f"{first['task']}: {first['width']} wide, {first['n_actors']}x"
             f"{first['envs_per_actor']}, pull {first['pull_period']}, "
             f"{first['samples_per_insert']:g}/insert")
-    several = len({row["provenance.cpu"] for row in same}) > 1
-    return f"{text}\n{first['provenance.cpu']}" if several else text
+    return "\n".join([text, *machine_told(first, pd.DataFrame(same))])
 
 
 def staleness(records: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:

@@ -10,6 +10,7 @@ import pandas as pd
 from quarl_nb.report.actorq.actors import ACTORS, actor_label
 from quarl_nb.report.actorq.knobs import KNOBS, knob_texts, varied
 from quarl_nb.report.actorq.parts import ACTOR_PARTS, by_actor
+from quarl_nb.report.actorq.runs import MACHINE
 from quarl_nb.report.losses import percent
 from quarl_nb.report.paper import published
 from quarl_nb.report.paper import speedups as published_speedups
@@ -20,7 +21,8 @@ NEVER, UNMEASURED, UNLEARNED = "not reached", "not measured", "nothing learned"
 def setting_label(rows: pd.DataFrame) -> str:
     """What runs were set to, in words: "1 actor x 1 env, 256 or 2048 wide, pull 1000, 1 sample an
     insert, batches of 128, learner on cpu"."""
-    numbers = [name for name in (*KNOBS, "batch_size") if "." not in name]
+    numbers = ["n_actors", "envs_per_actor", "width", "pull_period", "samples_per_insert",
+               "batch_size"]  # fmt: skip
     each = {name: sorted(rows[name].unique()) for name in numbers}
     text = {name: " or ".join(f"{value:g}" for value in values) for name, values in each.items()}
     actors, samples = ("" if each[name] == [1] else "s"
@@ -153,7 +155,7 @@ def runtime_table(parts: pd.DataFrame) -> pd.DataFrame:
     ms = {f"{name} (ms)": (1e3 * rows[name]).map("{:.3f}".format) for name in ACTOR_PARTS}
     return pd.DataFrame({
         "task": rows["task"], "width": rows["width"], "pull period": rows["pull_period"],
-        "samples per insert": rows["samples_per_insert"].map("{:g}".format), **_processors(rows),
+        "samples per insert": rows["samples_per_insert"].map("{:g}".format), **_machines(rows),
         "actor": rows["actor"].map(actor_label), "sent as": rows["communication"], **ms,
         "actor in all (ms)": (1e3 * rows["actor_step_s"]).map("{:.3f}".format),
         "learner (ms)": (1e3 * rows["learner_step_s"]).map("{:.3f}".format),
@@ -168,7 +170,7 @@ def communication_table(found: pd.DataFrame) -> pd.DataFrame:
     if found.empty:
         return found
     return pd.DataFrame({
-        "task": found["task"], "pull period": found["pull_period"], **_processors(found),
+        "task": found["task"], "pull period": found["pull_period"], **_machines(found),
         "computed in": found["actor"].map(actor_label), "sent as": found["communication"],
         "steps per second": found["steps_per_s"].map("{:.0f}".format),
         "speed-up over sent as fp32": [
@@ -195,10 +197,9 @@ def prediction_table(pairs: pd.DataFrame) -> pd.DataFrame:
     })  # fmt: skip
 
 
-def _processors(rows: pd.DataFrame) -> dict[str, pd.Series]:
-    """A column that tells the processor, where there are several."""
-    cpus = rows["provenance.cpu"]
-    return {KNOBS["provenance.cpu"]: cpus} if cpus.nunique() > 1 else {}
+def _machines(rows: pd.DataFrame) -> dict[str, pd.Series]:
+    """Columns that tell the processor and the learner's GPU, where there are several."""
+    return {KNOBS[name]: rows[name] for name in MACHINE if rows[name].nunique() > 1}
 
 
 def _with_ends(name: str) -> list[str]:
