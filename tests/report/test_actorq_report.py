@@ -282,6 +282,33 @@ def test_the_tables_show_what_is_missing() -> None:
     assert ("Walker Stand", "1") in shown.index and ("Hopper Stand", "") in shown.index
 
 
+@pytest.mark.parametrize(("name", "change", "shown_as", "texts"), [
+    ("budget.steps", 4000, "steps", {"1000", "4000"}),
+    ("budget.autocast", "bf16", "autocast", {"none", "bf16"}),
+    ("budget.options", {"batch_size": 64}, "batch", {"64", "256"}),
+    ("budget.options", {"batch_size": 256, "gamma": 0.9}, "options", {"none", "gamma 0.9"}),
+])  # fmt: skip
+def test_what_tasks_have_their_own_of_is_told_where_it_varies_within_one(
+    name: str, change: object, shown_as: str, texts: set[str]
+) -> None:
+    def runs(task: str, **options: float) -> pd.DataFrame:
+        return make_records([task], ["fp32/torch", "int8/onnxruntime"], **options)
+
+    plain, slow = runs("Walker Stand"), runs("Walker Stand", slower=2.0)
+    both = pd.concat([plain, slow.assign(**{name: [change] * len(slow)})], ignore_index=True)
+    shown = tables.table2(tables.table2_rows(actorq.runs.speedups(both))).loc["Walker Stand"]
+    assert shown.index.name == shown_as and set(shown.index) == texts
+    times = shown["time (s), measured", "int8 ORT"].astype(float)
+    assert times.max() == pytest.approx(2 * times.min(), rel=1e-3)
+    fig, _ = actorq.curve_figures.convergence(both, "time")
+    assert {ax.get_title().splitlines()[-1] for ax in fig.axes} == \
+        {f"{shown_as} {text}" for text in texts}
+    other = runs("Cartpole (Gym)")
+    tasks = pd.concat([plain, other.assign(**{name: [change] * len(other)})], ignore_index=True)
+    shown = tables.table2(tables.table2_rows(actorq.runs.speedups(tasks)))
+    assert shown.index.names == ["task"] and len(shown) == 11
+
+
 def test_figures_plot_what_was_recorded_or_say_why_not() -> None:
     records = make_records(["Walker Stand", "Acrobot (Gym)"])
     for axis in ("time", "steps"):

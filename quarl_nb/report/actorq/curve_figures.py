@@ -13,7 +13,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLoca
 
 from quarl_nb.report.actorq.actors import COLORS, DASHES, actor_label, kind_order
 from quarl_nb.report.actorq.curves import WINDOW, on_grid
-from quarl_nb.report.actorq.knobs import machine_told
+from quarl_nb.report.actorq.knobs import OF_A_TASK, knobs_told, machine_told, varied
 from quarl_nb.report.actorq.parts import by_actor, step_parts
 from quarl_nb.report.actorq.runs import SETTING, learning_runs, speedups
 from quarl_nb.report.style import (
@@ -104,13 +104,16 @@ def _at(table: pd.DataFrame, setting: dict[str, object]) -> pd.DataFrame:
 
 def _title(first: pd.Series, settings: list) -> str:
     """The task, and its setting where the task has several."""
-    same = [group.iloc[0] for _, group in settings if group["task"].iloc[0] == first["task"]]
+    same = pd.DataFrame([group.iloc[0] for _, group in settings])
+    same = same[same["task"] == first["task"]]
     if len(same) == 1:
         return str(first["task"])
     text = (f"{first['task']}: {first['width']} wide, {first['n_actors']}x"
             f"{first['envs_per_actor']}, pull {first['pull_period']}, "
             f"{first['samples_per_insert']:g}/insert")
-    return "\n".join([text, *machine_told(first, pd.DataFrame(same))])
+    others = [name for name in varied(same) if name in (*OF_A_TASK, "budget.device")]
+    told = ", ".join(knobs_told(first, others, same))
+    return "\n".join(filter(None, [text, told, *machine_told(first, same)]))
 
 
 def staleness(records: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:

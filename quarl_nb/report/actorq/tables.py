@@ -73,7 +73,7 @@ def table2_rows(found: pd.DataFrame) -> pd.DataFrame:
 def table2(rows: pd.DataFrame) -> pd.DataFrame:
     """`table2_rows` for reading: a row a task (and setting, if there are several), published beside
     measured. Speed-ups are `value [95 % interval over runs]`; one run has no interval."""
-    knobs = varied(rows)
+    knobs = varied(rows[rows["runs"].notna()])
     lines: dict[tuple[str, ...], dict[tuple[str, str], str]] = {}
     for task, group in rows.groupby("task", sort=False):
         published_cells: dict[tuple[str, str], str] = {}
@@ -85,7 +85,7 @@ def table2(rows: pd.DataFrame) -> pd.DataFrame:
                 ("reward", "95 %, measured"): UNMEASURED
             }
         for _, row in measured.iterrows():
-            name = (str(task), *knob_texts(row, knobs))
+            name = (str(task), *knob_texts(row, knobs, measured))
             lines[name] = lines.get(name, published_cells) | _measured_cells(row)
     order = [("reward", "95 %, published"), ("reward", "95 %, measured"),
              *(("time (s), published", name) for name in ("fp32", "fp16", "int8")),
@@ -186,7 +186,8 @@ def prediction_table(pairs: pd.DataFrame) -> pd.DataFrame:
         return pairs
     return pd.DataFrame({
         "task": pairs["task"],
-        **{KNOBS[name]: [text for _, row in pairs.iterrows() for text in knob_texts(row, [name])]
+        **{KNOBS[name]: [text for _, row in pairs.iterrows()
+                         for text in knob_texts(row, [name], pairs)]
            for name in varied(pairs)},
         "actor": pairs["actor"].map(actor_label), "over": pairs["baseline"].map(actor_label),
         "actor alone": pairs["gain"].map("{:.2f}".format),
