@@ -332,6 +332,37 @@ def test_figures_plot_what_was_recorded_or_say_why_not() -> None:
             draw()
 
 
+def test_figure_3_averages_no_settings_or_actors_and_a_pull_period_looks_alike_throughout() -> None:
+    def runs(task: str, actor: str, period: int, last: float, **options: int) -> pd.DataFrame:
+        return make_records([task], [actor], returns=lambda *_: (0, last), pull_period=period,
+                            **options)  # fmt: skip
+
+    int8, torch = "int8/onnxruntime", "fp32/torch"
+    frame = pd.concat([
+        *(runs("Walker Stand", int8, period, 90) for period in (30, 1000)),
+        *(runs("Walker Stand", torch, period, 60) for period in (30, 1000)),
+        *(runs("Walker Stand", int8, period, 30, width=256) for period in (30, 1000)),
+        *(runs("Cartpole (Gym)", int8, period, 10) for period in (100, 1000)),
+    ], ignore_index=True)
+    fig, points = actorq.curve_figures.staleness(frame)
+    _, *panels = fig.axes
+    assert [ax.get_title().split("\n") for ax in panels] == [
+        ["Cartpole (Gym)"], ["Walker Stand", "width 256, int8 ORT"],
+        ["Walker Stand", "width 2048, fp32 torch"], ["Walker Stand", "width 2048, int8 ORT"],
+    ]
+    assert points.groupby("panel", sort=False)["mean"].max().tolist() == [10, 30, 60, 90]
+    assert set(points[points["axis"] == "age"].groupby("panel").size()) == {2}
+    looks = {(line.get_label(), tuple(line.get_color()), line.get_linestyle())
+             for ax in panels for line in ax.lines}  # fmt: skip
+    assert sorted(label for label, *_ in looks) == [
+        "pull every 100 steps", "pull every 1000 steps", "pull every 30 steps"]
+    assert len({look[1:] for look in looks}) == 3  # colour and dash
+    # A setting at one period beside another at another period is no comparison.
+    lone = frame[frame["pull_period"].isin([30, 100])]
+    with pytest.raises(NothingToDrawError):
+        actorq.curve_figures.staleness(lone)
+
+
 def test_scaling_keeps_every_setting_apart_and_finds_the_planted_speedups() -> None:
     settings = [(64, 1, 1), (64, 2, 8), (2048, 1, 1), (2048, 2, 8)]
     records = pd.concat(
