@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -24,6 +25,7 @@ from quarl_nb.report.actorq.testing import (
     communications,
     make_records,
     make_run,
+    scaled,
     write_runs,
 )
 from quarl_nb.report.paper import published
@@ -253,6 +255,27 @@ def test_table_3_is_read_by_the_time_of_a_step() -> None:
     assert cell["actor steps to 95 %"] == cell["updates to 95 %"] == "not reached"
     assert cell["actor steps in all"] == "1,000"
     assert set(row_of(missed, task="Finger Spin").iloc[4:]) == {"not measured"}
+
+
+def test_table_3_is_read_by_one_setting_of_a_task() -> None:
+    def runs(cpu: str, factor: float, **options: Any) -> pd.DataFrame:
+        made = make_records(["Cartpole Balance"], ["fp32/torch"], **options)
+        actor_s = [scaled(parts, factor) for parts in made["actor_s"]]
+        return made.assign(actor_s=actor_s, **{"provenance.cpu": cpu})
+
+    def reading(*made: pd.DataFrame) -> pd.Series:
+        records = pd.concat(made, ignore_index=True)
+        return row_of(actorq.parts.step_readings(
+            actorq.runs.speedups(records), actorq.parts.step_parts(records)
+        ), task="Cartpole Balance")
+
+    paper, narrow = runs("AMD", 1), runs("AMD", 2, width=256, steps=500, seeds=range(5))
+    others = [runs("Intel", 9, seeds=(8, 9)), runs("AMD", 4, communication="int8")]
+    row = reading(paper, narrow, *others)
+    assert row["measured_ms"] == pytest.approx(1e3 * TORCH_S)
+    assert row["total_steps"] == 1000 and set(row["keys"]) == set(paper["key"])
+    row = reading(narrow)  # not of the paper's policy: there is no step to read the table by
+    assert np.isnan(row["measured_ms"]) and row["fits"] == "" and row["total_steps"] == 500
 
 
 def test_communication_is_compared_at_one_compute_precision() -> None:
