@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -24,6 +25,7 @@ from quarl_nb.report.actorq.testing import (
     communications,
     make_records,
     make_run,
+    scaled,
     write_runs,
 )
 from quarl_nb.report.paper import published
@@ -134,6 +136,34 @@ def test_times_of_two_processors_are_not_compared() -> None:
     assert list(found["actor"]) == ["fp32/torch"]
 
 
+def test_times_beside_two_gpus_are_not_compared() -> None:
+    both = make_records(["Walker Stand"], ["fp32/torch", "int8/onnxruntime"])
+    both["provenance.gpu"] = both["precision"].map({"fp32": "H100", "int8": "H200"})
+    assert list(actorq.runs.speedups(both)["actor"]) == ["fp32/torch"]
+    runs = actorq.runs.actorq_runs(both)
+    assert runs["gpu"].tolist() == both["provenance.gpu"].tolist() == \
+        actorq.runs.actorq_runs(runs)["gpu"].tolist()
+    # One that idles beside a learner on the processor is no part of the setting.
+    idle = actorq.runs.speedups(both.assign(**{"budget.device": "cpu"}))
+    assert len(idle) == 2 and set(idle["gpu"]) == {""}
+
+
+def test_times_beside_two_gpus_stand_in_rows_of_their_own() -> None:
+    frame = pd.concat([
+        make_records(["Walker Stand"], ["fp32/torch", "int8/onnxruntime"], slower=slower)
+        .assign(**{"provenance.gpu": gpu}) for gpu, slower in (("H100", 2.0), ("H200", 1.0))
+    ], ignore_index=True)
+    shown = tables.table2(tables.table2_rows(actorq.runs.speedups(frame))).loc["Walker Stand"]
+    assert shown.index.name == "GPU" and shown.index.tolist() == ["H100", "H200"]
+    parts = actorq.parts.step_parts(frame)
+    assert set(tables.runtime_table(parts)["GPU"]) == {"H100", "H200"}
+    pairs = tables.prediction_table(actorq.parts.predicted_speedups(parts))
+    assert pairs["GPU"].tolist() == ["H100", "H200"] and "processor" not in pairs
+    for fig in (actorq.curve_figures.convergence(frame, "time")[0],
+                actorq.time_figures.runtime_breakdown(frame)[0]):
+        assert [ax.get_title().splitlines()[-1] for ax in fig.axes] == ["H100", "H200"]
+
+
 def test_times_of_two_processors_stand_in_rows_of_their_own() -> None:
     actors = ["fp32/torch", "int8/onnxruntime"]
     frame = pd.concat([
@@ -180,6 +210,8 @@ def test_the_clock_is_the_loops_not_the_cells() -> None:
     without = records.drop(columns="run_s")  # then the last evaluated policy's
     found, again = (actorq.parts.step_parts(frame)["step_s"] for frame in (records, without))
     assert found.tolist() == pytest.approx(again.tolist())
+    some = records.assign(run_s=records["run_s"].where(records["seed"] > 0))  # one kept none
+    assert actorq.parts.step_parts(some)["step_s"].tolist() == pytest.approx(found.tolist())
     blind = without.assign(curve_wall_s=[[]] * len(without), curve_returns=[[]] * len(without))
     parts = actorq.parts.step_parts(blind)
     assert parts["step_s"].isna().all() and parts["inference"].notna().all()
@@ -225,6 +257,27 @@ def test_table_3_is_read_by_the_time_of_a_step() -> None:
     assert set(row_of(missed, task="Finger Spin").iloc[4:]) == {"not measured"}
 
 
+def test_table_3_is_read_by_one_setting_of_a_task() -> None:
+    def runs(cpu: str, factor: float, **options: Any) -> pd.DataFrame:
+        made = make_records(["Cartpole Balance"], ["fp32/torch"], **options)
+        actor_s = [scaled(parts, factor) for parts in made["actor_s"]]
+        return made.assign(actor_s=actor_s, **{"provenance.cpu": cpu})
+
+    def reading(*made: pd.DataFrame) -> pd.Series:
+        records = pd.concat(made, ignore_index=True)
+        return row_of(actorq.parts.step_readings(
+            actorq.runs.speedups(records), actorq.parts.step_parts(records)
+        ), task="Cartpole Balance")
+
+    paper, narrow = runs("AMD", 1), runs("AMD", 2, width=256, steps=500, seeds=range(5))
+    others = [runs("Intel", 9, seeds=(8, 9)), runs("AMD", 4, communication="int8")]
+    row = reading(paper, narrow, *others)
+    assert row["measured_ms"] == pytest.approx(1e3 * TORCH_S)
+    assert row["total_steps"] == 1000 and set(row["keys"]) == set(paper["key"])
+    row = reading(narrow)  # not of the paper's policy: there is no step to read the table by
+    assert np.isnan(row["measured_ms"]) and row["fits"] == "" and row["total_steps"] == 500
+
+
 def test_communication_is_compared_at_one_compute_precision() -> None:
     found = actorq.parts.communication_speedups(actorq.parts.step_parts(communications()))
     int8 = row_of(found, communication="int8")
@@ -252,6 +305,33 @@ def test_the_tables_show_what_is_missing() -> None:
     assert ("Walker Stand", "1") in shown.index and ("Hopper Stand", "") in shown.index
 
 
+@pytest.mark.parametrize(("name", "change", "shown_as", "texts"), [
+    ("budget.steps", 4000, "steps", {"1000", "4000"}),
+    ("budget.autocast", "bf16", "autocast", {"none", "bf16"}),
+    ("budget.options", {"batch_size": 64}, "batch", {"64", "256"}),
+    ("budget.options", {"batch_size": 256, "gamma": 0.9}, "options", {"none", "gamma 0.9"}),
+])  # fmt: skip
+def test_what_tasks_have_their_own_of_is_told_where_it_varies_within_one(
+    name: str, change: object, shown_as: str, texts: set[str]
+) -> None:
+    def runs(task: str, **options: float) -> pd.DataFrame:
+        return make_records([task], ["fp32/torch", "int8/onnxruntime"], **options)
+
+    plain, slow = runs("Walker Stand"), runs("Walker Stand", slower=2.0)
+    both = pd.concat([plain, slow.assign(**{name: [change] * len(slow)})], ignore_index=True)
+    shown = tables.table2(tables.table2_rows(actorq.runs.speedups(both))).loc["Walker Stand"]
+    assert shown.index.name == shown_as and set(shown.index) == texts
+    times = shown["time (s), measured", "int8 ORT"].astype(float)
+    assert times.max() == pytest.approx(2 * times.min(), rel=1e-3)
+    fig, _ = actorq.curve_figures.convergence(both, "time")
+    assert {ax.get_title().splitlines()[-1] for ax in fig.axes} == \
+        {f"{shown_as} {text}" for text in texts}
+    other = runs("Cartpole (Gym)")
+    tasks = pd.concat([plain, other.assign(**{name: [change] * len(other)})], ignore_index=True)
+    shown = tables.table2(tables.table2_rows(actorq.runs.speedups(tasks)))
+    assert shown.index.names == ["task"] and len(shown) == 11
+
+
 def test_figures_plot_what_was_recorded_or_say_why_not() -> None:
     records = make_records(["Walker Stand", "Acrobot (Gym)"])
     for axis in ("time", "steps"):
@@ -273,6 +353,37 @@ def test_figures_plot_what_was_recorded_or_say_why_not() -> None:
                  lambda: actorq.time_figures.speedup_map(empty)):
         with pytest.raises(NothingToDrawError):
             draw()
+
+
+def test_figure_3_averages_no_settings_or_actors_and_a_pull_period_looks_alike_throughout() -> None:
+    def runs(task: str, actor: str, period: int, last: float, **options: int) -> pd.DataFrame:
+        return make_records([task], [actor], returns=lambda *_: (0, last), pull_period=period,
+                            **options)  # fmt: skip
+
+    int8, torch = "int8/onnxruntime", "fp32/torch"
+    frame = pd.concat([
+        *(runs("Walker Stand", int8, period, 90) for period in (30, 1000)),
+        *(runs("Walker Stand", torch, period, 60) for period in (30, 1000)),
+        *(runs("Walker Stand", int8, period, 30, width=256) for period in (30, 1000)),
+        *(runs("Cartpole (Gym)", int8, period, 10) for period in (100, 1000)),
+    ], ignore_index=True)
+    fig, points = actorq.curve_figures.staleness(frame)
+    _, *panels = fig.axes
+    assert [ax.get_title().split("\n") for ax in panels] == [
+        ["Cartpole (Gym)"], ["Walker Stand", "width 256, int8 ORT"],
+        ["Walker Stand", "width 2048, fp32 torch"], ["Walker Stand", "width 2048, int8 ORT"],
+    ]
+    assert points.groupby("panel", sort=False)["mean"].max().tolist() == [10, 30, 60, 90]
+    assert set(points[points["axis"] == "age"].groupby("panel").size()) == {2}
+    looks = {(line.get_label(), tuple(line.get_color()), line.get_linestyle())
+             for ax in panels for line in ax.lines}  # fmt: skip
+    assert sorted(label for label, *_ in looks) == [
+        "pull every 100 steps", "pull every 1000 steps", "pull every 30 steps"]
+    assert len({look[1:] for look in looks}) == 3  # colour and dash
+    # A setting at one period beside another at another period is no comparison.
+    lone = frame[frame["pull_period"].isin([30, 100])]
+    with pytest.raises(NothingToDrawError):
+        actorq.curve_figures.staleness(lone)
 
 
 def test_scaling_keeps_every_setting_apart_and_finds_the_planted_speedups() -> None:

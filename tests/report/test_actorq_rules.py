@@ -166,6 +166,8 @@ def test_rare_pulls() -> None:
     assert found.verdict == "reproduced" and "from 30 to 1000 steps" in found.measured
     # Areas of the curves: 230 / 300 and 120 / 300.
     assert found.interval.value == pytest.approx(110 / 230)
+    gpus = both.assign(**{"provenance.gpu": both["pull_period"].map("GPU {}".format)})
+    assert rare_pulls_harm(gpus) == found  # steps and updates tell the same on any
     assert rare_pulls_harm(both[both["seed"] < 4]).verdict == "inconclusive"
     even = pd.concat([at(30, "Walker Stand", good), at(1000, "Walker Stand", good)])
     assert rare_pulls_harm(even).verdict == "not reproduced"
@@ -269,6 +271,8 @@ def test_gains_by_scenario(communication, compute, verdict) -> None:
     gain = communication[1000] / communication[30]
     assert f"Walker Stand communication {gain:.2f}x" in found.measured
     assert gains_by_scenario(frame[frame["pull_period"] == 30], 30, 1000).verdict == "not measured"
+    gpus = frame.assign(**{"provenance.gpu": frame["pull_period"].map("GPU {}".format)})
+    assert gains_by_scenario(gpus, 30, 1000).verdict == "not measured"
     slow = gains_by_scenario(frame.assign(**{"budget.device": "cpu"}), 30, 1000)
     assert slow.verdict == "inconclusive"
 

@@ -200,6 +200,19 @@ def test_tables_show_published_beside_measured() -> None:
     assert "The machine slept during 1 of them" in warning
 
 
+def test_settings_that_differ_in_steps_alone_have_labels_of_their_own() -> None:
+    longer = planted(steps=4000)
+    longer["key"] += " longer"
+    found = emissions(pd.concat([planted(["Walker Stand", "Cartpole (Gym)"]), longer]))
+    assert carbon_table(found, "return").index.tolist()[1:] == [
+        ("Cartpole (Gym)", "1000"), ("Walker Stand", "1000"), ("Walker Stand", "4000")]
+    _, points = carbon.figures.carbon_ratios(found)
+    labels = ["Cartpole (Gym)", "Walker Stand, steps 1000", "Walker Stand, steps 4000"]
+    assert points["label"].unique().tolist() == labels
+    bars = points.groupby(["label", "per", "actor", "baseline"]).size()
+    assert set(bars) == {1}
+
+
 def test_grids_and_watts_are_those_of_the_cited_tables() -> None:
     codes = {"Norway": "NOR", "France": "FRA", "United States": "USA", "Germany": "DEU",
              "China": "CHN", "India": "IND"}  # fmt: skip

@@ -67,6 +67,14 @@ def test_times_of_two_processors_are_not_compared():
     assert list(speedups(found)["policy"]) == ["A"]
 
 
+def test_times_of_two_gpus_are_not_compared():
+    found = records({"A": 2.0, "B": 4.0}, device="cuda")
+    found["extra.device_name"] = ["H100", "H100", "H100", "H200"]
+    assert list(speedups(found)["policy"]) == ["A"]
+    on_cpu = records({"A": 2.0}).assign(**{"extra.device_name": None})  # as its records have it
+    assert list(speedups(on_cpu)["policy"]) == ["A"]
+
+
 def test_the_first_seed_with_both_from_one_processor_is_the_one_compared():
     found = records({"A": 2.0}, seeds=3)
     found = found.sort_values("seed", ignore_index=True)  # fp32, bf16 of seeds 0, 1, 2

@@ -12,12 +12,12 @@ from quarl_nb.report.actorq.actors import INT8
 from quarl_nb.report.actorq.curves import TASKS
 from quarl_nb.report.actorq.findings import finding, interval_of, tasks_told, told
 from quarl_nb.report.actorq.parts import communication_speedups, step_parts
-from quarl_nb.report.actorq.runs import BUT_PULLS, learning_runs
+from quarl_nb.report.actorq.runs import BUT_PULLS, MACHINE, learning_runs
 from quarl_nb.report.actorq.runtime_rules import FP32, actor_parts
 from quarl_nb.report.findings import NOT_MEASURED, Finding, Verdict, keys_of, measured
 from quarl_nb.report.stats import ALPHA, MARGIN, Interval, ratio_of_means
 
-ON_ONE_CPU = [*BUT_PULLS, "provenance.cpu"]  # what runs at two pull periods have in common
+ON_ONE_MACHINE = [*BUT_PULLS, *MACHINE]  # what runs at two pull periods have in common
 
 
 def messages_smaller(records: pd.DataFrame, factor: float) -> Finding:
@@ -78,12 +78,13 @@ def gains_by_scenario(records: pd.DataFrame, heavy: int, rare: int) -> Finding:
     """
     parts = actor_parts(records)
     rows = []
-    for setting, group in parts.groupby(ON_ONE_CPU, sort=False, dropna=False) if len(parts) else ():
+    groups = parts.groupby(ON_ONE_MACHINE, sort=False, dropna=False) if len(parts) else ()
+    for setting, group in groups:
         runs = {key: part for key, part in group.groupby(["actor", "communication", "pull_period"])}
         gains = [_gain_of_gain(runs, quantized, *periods) for quantized, periods in (
             ((FP32, "int8"), (heavy, rare)), ((INT8, "fp32"), (rare, heavy)))]  # fmt: skip
         if all(gains):
-            rows.append(dict(zip(ON_ONE_CPU, setting, strict=True)) | {
+            rows.append(dict(zip(ON_ONE_MACHINE, setting, strict=True)) | {
                 "pull_period": heavy, "runs": min(map(len, runs.values())),
                 "keys": tuple(group["key"]), "communication": gains[0], "compute": gains[1],
             })

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal
 
 import matplotlib as mpl
 import numpy as np
@@ -13,18 +14,16 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLoca
 
 from quarl_nb.report.actorq.actors import COLORS, DASHES, actor_label, kind_order
 from quarl_nb.report.actorq.curves import WINDOW, on_grid
-from quarl_nb.report.actorq.parts import by_actor, step_parts
-from quarl_nb.report.actorq.runs import SETTING, learning_runs, speedups
+from quarl_nb.report.actorq.knobs import OF_A_TASK, knobs_told, machine_told, varied
+from quarl_nb.report.actorq.runs import BUT_PULLS, SETTING, learning_runs, speedups
 from quarl_nb.report.style import (
     BLACK,
     GREY,
     LINES,
     MARKERS,
-    PAGE_IN,
     STYLE,
     NothingToDrawError,
     common_legend,
-    new_figure,
     panel_grid,
 )
 
@@ -44,11 +43,13 @@ def convergence(
         raise NothingToDrawError("no ActorQ run with a learning curve: run the study first")
     table, points = speedups(records), []
     settings = list(runs.groupby(SETTING, sort=False, dropna=False))
+    looks = _actor_looks(runs["actor"].unique())
     with mpl.rc_context(STYLE):
         fig, axes = panel_grid(len(settings), columns=3, height_in=1.55)
         for ax, (setting, group) in zip(axes, settings, strict=True):
             found = _at(table, dict(zip(SETTING, setting, strict=True)))
-            points.append(_draw_curves(ax, group, TIME if axis == "time" else STEPS, "actor"))
+            points.append(_draw_curves(ax, group, TIME if axis == "time" else STEPS, "actor",
+                                       looks))
             _draw_level(ax, found, "time_s" if axis == "time" else "steps")
             ax.set_title(_title(group.iloc[0], settings))
             ax.yaxis.set_major_locator(MaxNLocator(4))
@@ -60,22 +61,30 @@ def convergence(
     return fig, pd.concat(points, ignore_index=True)
 
 
-def _draw_curves(ax: Axes, group: pd.DataFrame, column: str, hue: str) -> pd.DataFrame:
+def _actor_looks(actors: Iterable[str]) -> dict[Any, dict[str, Any]]:
+    return {actor: {"label": actor_label(actor), "color": COLORS.get(actor, BLACK),
+                    "ls": DASHES.get(actor, "-")} for actor in actors}  # fmt: skip
+
+
+def _period_looks(periods: Sequence[int]) -> dict[Any, dict[str, Any]]:
+    """Given all pull periods of a figure, one means the same in every panel."""
+    shades = mpl.colormaps["viridis"](np.linspace(0.1, 0.85, len(periods)))
+    return {period: {"label": f"pull every {period} steps", "color": shade,
+                     "ls": LINES[i % len(LINES)]}
+            for i, (period, shade) in enumerate(zip(periods, shades, strict=True))}  # fmt: skip
+
+
+def _draw_curves(
+    ax: Axes, group: pd.DataFrame, column: str, hue: str, looks: Mapping[Any, dict[str, Any]]
+) -> pd.DataFrame:
     """Mean and range over runs of every value of `hue`; returns what was plotted."""
     unit = 60.0 if column == TIME else 1000.0
-    kinds = sorted(group.groupby(hue), key=lambda kind: kind_order(kind[0]))
-    shades = mpl.colormaps["viridis"](np.linspace(0.1, 0.85, len(kinds)))
     points = []
-    for i, (kind, rows) in enumerate(kinds):
-        curves = on_grid(rows, column)
-        if hue == "actor":
-            label, color = actor_label(str(kind)), COLORS.get(str(kind), BLACK)
-            dashes = DASHES.get(str(kind), "-")
-        else:
-            label, color, dashes = f"pull every {kind} steps", shades[i], LINES[i % len(LINES)]
+    for kind, rows in sorted(group.groupby(hue), key=lambda kind: kind_order(kind[0])):
+        curves, look = on_grid(rows, column), looks[kind]
         low, high = curves.values.min(axis=0), curves.values.max(axis=0)
-        ax.fill_between(curves.x / unit, low, high, color=color, alpha=0.18, lw=0)
-        ax.plot(curves.x / unit, curves.mean, color=color, ls=dashes, label=label)
+        ax.fill_between(curves.x / unit, low, high, color=look["color"], alpha=0.18, lw=0)
+        ax.plot(curves.x / unit, curves.mean, **look)
         first = rows.iloc[0]
         points.append(pd.DataFrame({
             "task": first["task"], hue: kind, "x": curves.x, "mean": curves.mean, "low": low,
@@ -103,58 +112,88 @@ def _at(table: pd.DataFrame, setting: dict[str, object]) -> pd.DataFrame:
 
 def _title(first: pd.Series, settings: list) -> str:
     """The task, and its setting where the task has several."""
-    same = [group.iloc[0] for _, group in settings if group["task"].iloc[0] == first["task"]]
+    same = pd.DataFrame([group.iloc[0] for _, group in settings])
+    same = same[same["task"] == first["task"]]
     if len(same) == 1:
         return str(first["task"])
     text = (f"{first['task']}: {first['width']} wide, {first['n_actors']}x"
             f"{first['envs_per_actor']}, pull {first['pull_period']}, "
             f"{first['samples_per_insert']:g}/insert")
-    several = len({row["provenance.cpu"] for row in same}) > 1
-    return f"{text}\n{first['provenance.cpu']}" if several else text
+    others = [name for name in varied(same) if name in (*OF_A_TASK, "budget.device")]
+    told = ", ".join(knobs_told(first, others, same))
+    return "\n".join(filter(None, [text, told, *machine_told(first, same)]))
 
 
 def staleness(records: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
     """Policy age against pull period, and the learning curves at each of them (Figure 3).
 
     Age: learner updates between the version that acted and its arrival; mean over messages, from
-    the median to the 95th percentile.
+    the median to the 95th percentile. A line of ages and a panel of curves a task, setting and
+    kind of actor.
 
     Args:
         records: of actorq_staleness.
     """
     runs = learning_runs(records)
-    if runs.empty or runs["pull_period"].nunique() < 2:
+    panels = _panels(runs) if len(runs) else []
+    if not any(rows["pull_period"].nunique() > 1 for _, rows in panels):
         raise NothingToDrawError("no ActorQ runs at two pull periods: run the study first")
-    ages = by_actor(step_parts(runs))
-    tasks = list(dict.fromkeys(runs["task"]))
-    points = []
+    periods, points = sorted(runs["pull_period"].unique()), []
+    ages = [(label, _mean_ages(rows)) for label, rows in panels]
     with mpl.rc_context(STYLE):
-        fig = new_figure(PAGE_IN, 2.3)
-        first, *axes = fig.subplots(1, 1 + len(tasks))
-        _draw_ages(first, ages, tasks)
-        for ax, task in zip(axes, tasks, strict=True):
-            rows = runs[runs["task"] == task]
-            points.append(_draw_curves(ax, rows, STEPS, "pull_period"))
-            ax.set_title(task)
+        fig, (first, *axes) = panel_grid(1 + len(panels), columns=3, height_in=1.75)
+        _draw_ages(first, ages, periods)
+        for ax, (label, rows) in zip(axes, panels, strict=True):
+            curves = _draw_curves(ax, rows, STEPS, "pull_period", _period_looks(periods))
+            points.append(curves.assign(panel=label))
+            ax.set_title(_in_lines(label))
             ax.set_xlabel("thousands of environment steps")
         axes[0].set_ylabel(f"return of the learner's policy\n(mean of {WINDOW} episodes)")
         common_legend(fig, axes)
-    shown = ages[["task", "pull_period", "age_mean", "age_p50", "age_p95", "runs"]]
-    return fig, pd.concat([*points, shown.assign(axis="age")], ignore_index=True)
+    points += [rows.assign(axis="age", panel=label) for label, rows in ages]
+    return fig, pd.concat(points, ignore_index=True)
 
 
-def _draw_ages(ax: Axes, ages: pd.DataFrame, tasks: list[str]) -> None:
-    for i, task in enumerate(tasks):
-        rows = ages[ages["task"] == task].sort_values("pull_period")
+def _panels(runs: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
+    """The runs that differ in their pull period alone, under the task and, where it has several
+    such, what they differ in."""
+    groups = [rows for _, rows in runs.groupby([*BUT_PULLS, "actor"], sort=False, dropna=False)]
+    firsts = pd.DataFrame([rows.iloc[0] for rows in groups])
+    panels = []
+    for rows, (_, first) in zip(groups, firsts.iterrows(), strict=True):
+        same = firsts[firsts["task"] == first["task"]]
+        knobs = [name for name in varied(same) if name in BUT_PULLS]
+        told = knobs_told(first, knobs, same)
+        told += [actor_label(first["actor"])] if same["actor"].nunique() > 1 else []
+        panels.append((": ".join(filter(None, [first["task"], ", ".join(told)])), rows))
+    return panels
+
+
+def _in_lines(label: str) -> str:
+    """The task above what tells its panel, which one line has no room for."""
+    return label.replace(": ", "\n", 1)
+
+
+def _mean_ages(runs: pd.DataFrame) -> pd.DataFrame:
+    """A row a pull period: means over its runs."""
+    groups = runs.groupby(["task", "pull_period"])
+    means = groups[["age_mean", "age_p50", "age_p95"]].mean()
+    return means.assign(runs=groups.size()).reset_index()
+
+
+def _draw_ages(
+    ax: Axes, ages: Sequence[tuple[str, pd.DataFrame]], periods: Sequence[int]
+) -> None:
+    for i, (label, rows) in enumerate(ages):
         errors = np.maximum([rows["age_mean"] - rows["age_p50"],
                              rows["age_p95"] - rows["age_mean"]], 0)
         ax.errorbar(rows["pull_period"] * (1 + 0.06 * i), rows["age_mean"], yerr=errors,
-                    marker=MARKERS[i], color=BLACK, elinewidth=0.7, ls="-" if i == 0 else "--",
-                    label=task)
+                    marker=MARKERS[i % len(MARKERS)], color=BLACK, elinewidth=0.7,
+                    ls="-" if i == 0 else "--", label=_in_lines(label))
     ax.set_xscale("log")
     ax.set_yscale("symlog", linthresh=1)
     ax.set_ylim(bottom=0)
-    ax.xaxis.set_major_locator(FixedLocator(sorted(set(ages["pull_period"]))))
+    ax.xaxis.set_major_locator(FixedLocator(periods))
     ax.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:.0f}"))
     ax.xaxis.set_minor_locator(NullLocator())
     ax.set_xlabel("steps between two pulls")

@@ -21,19 +21,23 @@ from quarl_nb.report.actorq.curves import (
 from quarl_nb.report.compare import relative_loss
 from quarl_nb.report.stats import Floats, bootstrap_weights
 
-# What two runs must share to be compared: fields of the cell and of the budget, the processor.
+# Where a run's times were measured; the GPU is the learner's, "" where it has none.
+MACHINE = ["provenance.cpu", "gpu"]
+# What two runs must share to be compared: fields of the cell and of the budget, the machine.
 SETTING = ["task", "env_id", "algo", "width", "n_actors", "envs_per_actor", "pull_period",
            "samples_per_insert", "batch_size", "options", "budget.steps", "budget.device",
-           "budget.autocast", "provenance.cpu"]  # fmt: skip
+           "budget.autocast", *MACHINE]  # fmt: skip
 # Of runs that are compared at several pull periods: steps and updates tell the same on any
-# processor.
-BUT_PULLS = [name for name in SETTING if name not in ("pull_period", "provenance.cpu")]
+# machine.
+BUT_PULLS = [name for name in SETTING if name not in ("pull_period", *MACHINE)]
 ACTOR = ["precision", "runtime", "communication"]
 AXES = {"time_s": "curve_wall_s", "steps": "curve_steps", "updates": "curve_updates"}
 
 
 def actorq_runs(records: pd.DataFrame) -> pd.DataFrame:
-    """The rows of ActorQ studies, each run once, with `actor` ("int8/onnxruntime") and `run_s`.
+    """The rows of ActorQ studies, each run once, with `actor` ("int8/onnxruntime"), `gpu`, `run_s`.
+
+    `gpu` is the learner's; "" where the learner is on the processor, whatever idles beside it.
 
     `run_s` is the clock of the loop. In a frame, `wall_s` is that of the whole cell, from its first
     import to the last evaluation; where the loop's own was not kept, it is that of the last
@@ -45,19 +49,32 @@ def actorq_runs(records: pd.DataFrame) -> pd.DataFrame:
     if records.empty or "actor_s" not in records:
         return pd.DataFrame()
     unused = records.columns.str.match(r"(provenance|energy|extra)\.")
-    needed = ~unused | records.columns.isin(SETTING)
+    needed = ~unused | records.columns.isin([*SETTING, "provenance.gpu"])
     rows = records.loc[records["actor_s"].notna(), needed].copy()
-    for name in (*SETTING, "budget.options"):
+    for name in (*SETTING, "budget.options", "provenance.gpu"):
         if name not in rows:
             rows[name] = ""
     rows["batch_size"] = [_batch_size(options) for options in rows["budget.options"]]
     rows["options"] = [json.dumps(options, sort_keys=True) for options in rows["budget.options"]]
     rows["actor"] = rows["precision"] + "/" + rows["runtime"]
-    if "run_s" not in rows:
-        rows["run_s"] = [times[-1] if len(times) else np.nan for times in rows["curve_wall_s"]]
+    rows["gpu"] = [*map(_learners_gpu, rows["budget.device"], rows["provenance.gpu"])]
+    rows["run_s"] = _loop_s(rows)
     rows["order"] = [(*ACTORS, actor).index(actor) for actor in rows["actor"]]
     rows = rows.sort_values([*SETTING, "order", *ACTOR, "seed"], kind="stable")
     return rows.drop_duplicates([*SETTING, *ACTOR, "seed"]).reset_index(drop=True)
+
+
+def _learners_gpu(device: object, gpu: object) -> str:
+    """The name of the machine's GPU, if the learner's device is one."""
+    return gpu if isinstance(gpu, str) and device not in ("cpu", "") else ""
+
+
+def _loop_s(rows: pd.DataFrame) -> pd.Series:
+    """Seconds of the loop; NaN where a record has neither its clock nor an evaluation."""
+    clock = rows["run_s"] if "run_s" in rows else pd.Series(np.nan, rows.index)
+    if clock.notna().all():
+        return clock
+    return clock.astype(float).fillna(rows["curve_wall_s"].str[-1].astype(float))
 
 
 def _batch_size(options: object) -> float:

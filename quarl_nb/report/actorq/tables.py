@@ -8,22 +8,21 @@ import numpy as np
 import pandas as pd
 
 from quarl_nb.report.actorq.actors import ACTORS, actor_label
+from quarl_nb.report.actorq.knobs import KNOBS, knob_texts, varied
 from quarl_nb.report.actorq.parts import ACTOR_PARTS, by_actor
+from quarl_nb.report.actorq.runs import MACHINE
 from quarl_nb.report.losses import percent
 from quarl_nb.report.paper import published
 from quarl_nb.report.paper import speedups as published_speedups
 
-# Columns of the setting that tables show where runs differ in them.
-KNOBS = {"n_actors": "actors", "envs_per_actor": "envs an actor", "width": "width",
-         "pull_period": "pull period", "samples_per_insert": "samples per insert",
-         "budget.device": "learner on", "provenance.cpu": "processor"}  # fmt: skip
 NEVER, UNMEASURED, UNLEARNED = "not reached", "not measured", "nothing learned"
 
 
 def setting_label(rows: pd.DataFrame) -> str:
     """What runs were set to, in words: "1 actor x 1 env, 256 or 2048 wide, pull 1000, 1 sample an
     insert, batches of 128, learner on cpu"."""
-    numbers = [name for name in (*KNOBS, "batch_size") if "." not in name]
+    numbers = ["n_actors", "envs_per_actor", "width", "pull_period", "samples_per_insert",
+               "batch_size"]  # fmt: skip
     each = {name: sorted(rows[name].unique()) for name in numbers}
     text = {name: " or ".join(f"{value:g}" for value in values) for name, values in each.items()}
     actors, samples = ("" if each[name] == [1] else "s"
@@ -74,7 +73,7 @@ def table2_rows(found: pd.DataFrame) -> pd.DataFrame:
 def table2(rows: pd.DataFrame) -> pd.DataFrame:
     """`table2_rows` for reading: a row a task (and setting, if there are several), published beside
     measured. Speed-ups are `value [95 % interval over runs]`; one run has no interval."""
-    knobs = varied(rows)
+    knobs = varied(rows[rows["runs"].notna()])
     lines: dict[tuple[str, ...], dict[tuple[str, str], str]] = {}
     for task, group in rows.groupby("task", sort=False):
         published_cells: dict[tuple[str, str], str] = {}
@@ -86,7 +85,7 @@ def table2(rows: pd.DataFrame) -> pd.DataFrame:
                 ("reward", "95 %, measured"): UNMEASURED
             }
         for _, row in measured.iterrows():
-            name = (str(task), *knob_texts(row, knobs))
+            name = (str(task), *knob_texts(row, knobs, measured))
             lines[name] = lines.get(name, published_cells) | _measured_cells(row)
     order = [("reward", "95 %, published"), ("reward", "95 %, measured"),
              *(("time (s), published", name) for name in ("fp32", "fp16", "int8")),
@@ -120,16 +119,6 @@ def _measured_cells(row: pd.Series) -> dict[tuple[str, str], str]:
         cells["speed-up", f"{precision} over ORT fp32"] = interval_text(row, "speedup_ort")
         cells["loss of final return", precision] = loss_text(row, "final_loss")
     return cells
-
-
-def varied(rows: pd.DataFrame) -> list[str]:
-    """Those of `KNOBS` that take several values."""
-    return [name for name in KNOBS if name in rows and rows[name].nunique() > 1]
-
-
-def knob_texts(row: pd.Series, knobs: Sequence[str]) -> list[str]:
-    """A row's values of `knobs` in words."""
-    return [f"{x:g}" if isinstance(x, float) else str(x) for x in (row[name] for name in knobs)]
 
 
 def table3(readings: pd.DataFrame) -> pd.DataFrame:
@@ -166,7 +155,7 @@ def runtime_table(parts: pd.DataFrame) -> pd.DataFrame:
     ms = {f"{name} (ms)": (1e3 * rows[name]).map("{:.3f}".format) for name in ACTOR_PARTS}
     return pd.DataFrame({
         "task": rows["task"], "width": rows["width"], "pull period": rows["pull_period"],
-        "samples per insert": rows["samples_per_insert"].map("{:g}".format), **_processors(rows),
+        "samples per insert": rows["samples_per_insert"].map("{:g}".format), **_machines(rows),
         "actor": rows["actor"].map(actor_label), "sent as": rows["communication"], **ms,
         "actor in all (ms)": (1e3 * rows["actor_step_s"]).map("{:.3f}".format),
         "learner (ms)": (1e3 * rows["learner_step_s"]).map("{:.3f}".format),
@@ -181,7 +170,7 @@ def communication_table(found: pd.DataFrame) -> pd.DataFrame:
     if found.empty:
         return found
     return pd.DataFrame({
-        "task": found["task"], "pull period": found["pull_period"], **_processors(found),
+        "task": found["task"], "pull period": found["pull_period"], **_machines(found),
         "computed in": found["actor"].map(actor_label), "sent as": found["communication"],
         "steps per second": found["steps_per_s"].map("{:.0f}".format),
         "speed-up over sent as fp32": [
@@ -197,7 +186,8 @@ def prediction_table(pairs: pd.DataFrame) -> pd.DataFrame:
         return pairs
     return pd.DataFrame({
         "task": pairs["task"],
-        **{KNOBS[name]: [text for _, row in pairs.iterrows() for text in knob_texts(row, [name])]
+        **{KNOBS[name]: [text for _, row in pairs.iterrows()
+                         for text in knob_texts(row, [name], pairs)]
            for name in varied(pairs)},
         "actor": pairs["actor"].map(actor_label), "over": pairs["baseline"].map(actor_label),
         "actor alone": pairs["gain"].map("{:.2f}".format),
@@ -208,10 +198,9 @@ def prediction_table(pairs: pd.DataFrame) -> pd.DataFrame:
     })  # fmt: skip
 
 
-def _processors(rows: pd.DataFrame) -> dict[str, pd.Series]:
-    """A column that tells the processor, where there are several."""
-    cpus = rows["provenance.cpu"]
-    return {KNOBS["provenance.cpu"]: cpus} if cpus.nunique() > 1 else {}
+def _machines(rows: pd.DataFrame) -> dict[str, pd.Series]:
+    """Columns that tell the processor and the learner's GPU, where there are several."""
+    return {KNOBS[name]: rows[name] for name in MACHINE if rows[name].nunique() > 1}
 
 
 def _with_ends(name: str) -> list[str]:

@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from quarl_nb.report.actorq.actors import COLORS, actor_label, kind_order
+from quarl_nb.report.actorq.knobs import machine_told
 from quarl_nb.report.actorq.parts import (
     ACTOR_PARTS,
     bounded_speedup,
@@ -53,14 +54,13 @@ def runtime_breakdown(records: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
         raise NothingToDrawError("no ActorQ run that was timed: run the study first")
     panels = list(parts.groupby([n for n in SETTING if n != "pull_period"], sort=False,
                                 dropna=False))  # fmt: skip
-    several = parts["provenance.cpu"].nunique() > 1
     with mpl.rc_context(STYLE):
         fig, axes = panel_grid(len(panels), columns=3, height_in=1.9)
         for ax, (_, rows) in zip(axes, panels, strict=True):
             _stack(ax, rows.sort_values(["pull_period", "actor"], key=lambda x: x.map(kind_order)))
-            title = f"{rows['task'].iloc[0]}, width {rows['width'].iloc[0]}"
-            title += f"\n{rows['provenance.cpu'].iloc[0]}" if several else ""
-            ax.set_title(title, pad=14)
+            first = rows.iloc[0]
+            title = [f"{first['task']}, width {first['width']}", *machine_told(first, parts)]
+            ax.set_title("\n".join(title), pad=14)
         fig.supylabel("ms of an actor per environment step", fontsize=7)
         common_legend(fig, axes)
     names = ["task", "width", "pull_period", "actor", "runs", *ACTOR_PARTS, "actor_wait"]

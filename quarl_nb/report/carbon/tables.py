@@ -7,8 +7,9 @@ from collections.abc import Iterator, Sequence
 import pandas as pd
 
 from quarl_nb.report.actorq.actors import ACTORS, BASELINES, actor_label
+from quarl_nb.report.actorq.knobs import KNOBS, knob_texts, knobs_told, varied
 from quarl_nb.report.actorq.runs import SETTING
-from quarl_nb.report.actorq.tables import KNOBS, NEVER, interval_text, knob_texts, varied
+from quarl_nb.report.actorq.tables import NEVER, interval_text
 from quarl_nb.report.carbon.costs import ALL, PARTS, SUSPENDED, Per
 from quarl_nb.report.paper import published
 
@@ -129,17 +130,18 @@ def by_setting(rows: pd.DataFrame) -> Iterator[tuple[tuple[str, ...], pd.DataFra
     knobs = varied(rows)
     for _, group in rows.groupby(SETTING, sort=False, dropna=False):
         first = group.iloc[0]
-        yield (str(first["task"]), *knob_texts(first, knobs)), group
+        yield (str(first["task"]), *knob_texts(first, knobs, rows)), group
 
 
 def labelled(rows: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
     """A short label of every setting, and its rows: the task; where it was run at several, the
     varied knobs too."""
-    knobs, settings = [KNOBS[knob] for knob in varied(rows)], list(by_setting(rows))
+    knobs, settings = varied(rows), list(by_setting(rows))
     tasks = [task for (task, *_), _ in settings]
-    for (task, *values), group in settings:
-        told = [f"{knob} {value}" for knob, value in zip(knobs, values, strict=True)]
-        yield ", ".join([task, *(told if tasks.count(task) > 1 else [])]), group
+    for (task, *_), group in settings:
+        several = tasks.count(task) > 1
+        told = knobs_told(group.iloc[0], knobs, rows) if several else []
+        yield ", ".join([task, *told]), group
 
 
 def _table(

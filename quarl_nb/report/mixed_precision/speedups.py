@@ -15,7 +15,7 @@ PUBLISHED = 1.5  # "We use half-precision training to train a Pong model 50% fas
 
 
 def speedups(records: pd.DataFrame) -> pd.DataFrame:
-    """What half precision saves against float32 on the same device and processor, a row a policy
+    """What half precision saves against float32 on the same processor and GPU, a row a policy
     and precision; of several training seeds the first that has both, as times do not depend on
     them.
 
@@ -36,7 +36,7 @@ def speedups(records: pd.DataFrame) -> pd.DataFrame:
     if records.empty or "update_s" not in records:
         return pd.DataFrame()
     first: dict[tuple[str, ...], int] = {}
-    groups = records.groupby(["policy", "device", "seed", records.apply(processor, axis=1)])
+    groups = records.groupby(["policy", "device", "seed", records.apply(_machine, axis=1)])
     for (policy, device, seed, _), group in groups:
         base = group[group["precision"] == "fp32"]
         for _, half in group[group["precision"] != "fp32"].iterrows() if len(base) else ():
@@ -46,6 +46,12 @@ def speedups(records: pd.DataFrame) -> pd.DataFrame:
             rows.append(_row(base.iloc[0], half, generator))
     found = pd.DataFrame(rows)
     return found.sort_values(["device", "precision", "parameters"]) if len(found) else found
+
+
+def _machine(record: pd.Series) -> str:
+    """The processor, and the GPU of a record that computed on one."""
+    gpu = record.get("extra.device_name")
+    return f"{processor(record)}, {gpu}" if isinstance(gpu, str) else processor(record)
 
 
 def _row(base: pd.Series, half: pd.Series, generator: np.random.Generator) -> dict[str, object]:
