@@ -339,9 +339,41 @@ def benchmark(folder: Path, *options: str) -> tuple[int, str]:
 
 @pytest.mark.parametrize("name", ["policy.c", "benchmark.py", "observations.npz", "test_policy"])
 def test_a_folder_that_cannot_be_written_is_one_clear_line(small_policy, obs, tmp_path, name):
+    (tmp_path / "export.json").touch()  # of an earlier export
     (tmp_path / name).mkdir()
     with pytest.raises(QuarlError, match=rf"cannot (write|remove) '.*{name}': Is a directory"):
         export_policy(small_policy, "int8", tmp_path, obs, name="p")
+
+
+@pytest.mark.parametrize("name", ["Makefile", "result.json", "policy.onnx", "observations.npz"])
+def test_files_of_the_users_own_are_not_lost(small_policy, obs, tmp_path, name):
+    (tmp_path / name).write_text("their own")
+    (tmp_path / "notes.txt").touch()  # which is in nobody's way
+    with pytest.raises(QuarlError, match=f"{name}' would be lost.* name another folder") as caught:
+        export_policy(small_policy, "int8", tmp_path, obs, name="p")
+    assert "\n" not in str(caught.value)
+    assert (tmp_path / name).read_text() == "their own"
+    assert {path.name for path in tmp_path.iterdir()} == {name, "notes.txt"}
+    (tmp_path / name).unlink()
+    export_policy(small_policy, "int8", tmp_path, obs, name="p")
+    export_policy(small_policy, "fp32", tmp_path, obs, name="p")
+    assert json.loads((tmp_path / "export.json").read_text())["precision"] == "fp32"
+
+
+def test_an_export_goes_on_where_one_was_killed(small_policy, obs, tmp_path, monkeypatch):
+    written = []
+
+    def killed(path: Path, content: bytes) -> None:
+        if len(written) == 3:
+            raise KeyboardInterrupt
+        written.append(path.write_bytes(content))
+
+    monkeypatch.setattr("quarl_nb.edge.export.write_atomically", killed)
+    with pytest.raises(KeyboardInterrupt):
+        export_policy(small_policy, "int8", tmp_path, obs, name="p")
+    monkeypatch.undo()
+    assert len([*tmp_path.iterdir()]) == 3
+    export_policy(small_policy, "int8", tmp_path, obs, name="p")
 
 
 CONV = ("conv2d", {"in_channels": 3, "out_channels": 4, "kernel_size": 3})
