@@ -107,6 +107,19 @@ def test_all_names_every_extra():
     assert Requirement(everything).extras == set(extras) - {"all"}
 
 
+@pytest.mark.parametrize("failing", ["bench_actorq", "bench_train_reward", "none"])
+def test_every_benchmark_runs_and_one_that_fails_is_told(tmp_path, failing):
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\necho "ran $1"\ncase $1 in */{failing}.py) exit 3;; esac\n')
+    python.chmod(0o755)
+    command = ["make", "-o", ".venv/.installed", f"BIN={tmp_path}", "bench"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    there = sorted((ROOT / "tests" / "bench").glob("bench_*.py"))
+    assert done.stdout.count("ran tests/bench/bench_") == len(there)
+    assert (done.returncode == 0) == (failing == "none")
+    assert (f"failed: tests/bench/{failing}.py\n" in done.stdout) == (done.returncode != 0)
+
+
 def tracked_files() -> list[Path]:
     listing = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True)
     if listing.returncode:
