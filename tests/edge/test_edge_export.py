@@ -324,6 +324,23 @@ def test_a_program_that_does_not_run_on_a_board_is_one_line(small_policy, obs, t
     assert benchmark(folder) == (1, message)
 
 
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "error: cannot read export.json: No such file or directory; copy the whole folder"),
+        ('{"format_version": 1, "pol', "error: export.json is damaged: copy the folder again"),
+    ],
+)
+def test_a_folder_that_came_in_part_is_one_line_on_a_board(
+    small_policy, obs, tmp_path, content, message
+):
+    folder = export_policy(small_policy, "int8", tmp_path, obs, name="p")
+    (folder / "export.json").unlink()
+    if content is not None:
+        (folder / "export.json").write_text(content)
+    assert benchmark(folder) == (1, message + "\n")
+
+
 def test_a_result_that_cannot_be_written_is_one_line(small_policy, obs, tmp_path):
     folder = export_policy(small_policy, "int8", tmp_path, obs, name="p")
     message = "error: cannot write 'nowhere/r.json': No such file or directory\n"

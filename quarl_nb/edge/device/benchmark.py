@@ -37,7 +37,7 @@ def main() -> None:
     options = parser.parse_args()
     if not 0 <= options.seconds < float("inf"):
         parser.error("--seconds must be a number, 0 or more")
-    export = json.loads((HERE / "export.json").read_text())
+    export = load_export()
     obs, actions = load_observations(options.observations)
     runtimes = {"onnxruntime": run_onnxruntime(export, obs, actions, options.seconds)}
     if (HERE / "test_policy").exists():
@@ -63,6 +63,16 @@ def main() -> None:
         )
     if actions is None or len(obs) != export["observations"]:
         print("these are not the exported observations: their result cannot be imported")
+
+
+def load_export() -> dict[str, Any]:
+    """What export.json says of this folder; ends with one line if it cannot be read."""
+    try:
+        return json.loads((HERE / "export.json").read_text())
+    except OSError as error:
+        sys.exit(f"error: cannot read export.json: {error.strerror}; copy the whole folder")
+    except ValueError:
+        sys.exit("error: export.json is damaged: copy the folder again")
 
 
 def load_observations(path: Path) -> tuple[np.ndarray, np.ndarray | None]:
