@@ -32,7 +32,9 @@ lab: .venv/.installed
 	$(BIN)/jupyter lab notebooks
 
 bench: .venv/.installed
-	for file in tests/bench/bench_*.py; do OMP_NUM_THREADS=2 $(BIN)/python $$file; done
+	failed=; for file in tests/bench/bench_*.py; do \
+		OMP_NUM_THREADS=2 $(BIN)/python $$file || failed="$$failed $$file"; \
+	done; test -z "$$failed" || { echo "failed:$$failed"; exit 1; }
 
 lint: .venv/.installed
 	$(BIN)/ruff check quarl_nb tests

@@ -237,12 +237,29 @@ def test_weights_that_lose_nothing_by_quantization_are_shown_too(tmp_path, shown
     assert "They are those of PPO CartPole." in text and text.count("<picture>") == 1
 
 
-@pytest.mark.parametrize("name", ["03_qat_bit_sweep", "05_mixed_precision"])
-def test_trainings_are_not_started_by_opening_a_notebook(name, tmp_path, shown):
-    text = shown(name, records=str(tmp_path / "none"))
+@pytest.mark.parametrize(
+    ("name", "chosen"),
+    # Policies that have no record are measured in minutes unasked: so there, none is chosen.
+    [("01_ptq_tables", {"policies": []}), ("03_qat_bit_sweep", {}), ("05_mixed_precision", {})],
+)
+def test_an_empty_store_is_told_and_no_training_is_started(name, chosen, tmp_path, shown):
+    text = shown(name, records=str(tmp_path / "none"), **chosen)
     assert not (tmp_path / "none").exists()
     assert "**Nothing is measured yet**" in text and "nothing is recorded" in text
     assert "- **not measured**: “" in text and "<picture>" not in text
+
+
+def test_records_without_fp32_have_no_losses_and_the_tables_say_so(tmp_path, shown):
+    made = ResultStore(tmp_path / "records")
+    write_policy(made, POLICIES[0], 0)
+    for record in made.records("ptq", "full"):
+        if record["cell"]["precision"] == "fp32":
+            made.path("ptq", "full", record["key"]).unlink()
+    text = shown("01_ptq_tables", records=str(made.root))
+    assert "**Nothing is measured yet** that has fp32 beside it" in text
+    assert "of 0 policies lose more than the margin" in text
+    assert "- **not measured**: “" in text and "<picture>" not in text
+    assert "- **reproduced**" not in text and "c0ffee000000" in text
 
 
 def test_qat_sweep_judges_over_training_seeds(tmp_path, shown):

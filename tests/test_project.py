@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 import subprocess
+import sys
 import tomllib
-from importlib.metadata import version
+from importlib.metadata import packages_distributions, version
 from pathlib import Path
 
 import pytest
@@ -49,6 +51,36 @@ def test_every_dependency_is_pinned_to_a_version_it_allows(requirement):
     assert requirement.specifier.contains(pin), f"{requirement} does not allow {pin}"
 
 
+# Imported, and brought by a requirement of which they are a part.
+BROUGHT = {"cycler": "matplotlib", "ipython": "jupyterlab", "nbformat": "papermill",
+           "traitlets": "jupyterlab"}  # fmt: skip
+# Required and imported by nothing here: `make lab`, pandas' HTML tables, and what was asked for.
+NOT_IMPORTED = {"jupyterlab", "jinja2", "seaborn"}
+
+
+def imported() -> dict[str, set[str]]:
+    """What the package imports that is not Python's own, and the distributions that have it."""
+    trees = [ast.parse(path.read_text()) for path in (ROOT / "quarl_nb").rglob("*.py")]
+    nodes = [node for tree in trees for node in ast.walk(tree)]
+    names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    names |= {node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module}
+    modules = {name.partition(".")[0] for name in names} - sys.stdlib_module_names - {"quarl_nb"}
+    known = packages_distributions()
+    return {name: {*map(canonicalize_name, known.get(name, [name]))} for name in modules}
+
+
+def test_what_the_package_imports_is_required_and_the_other_way_round():
+    extras = PROJECT["optional-dependencies"]
+    optional = [text for name, texts in extras.items() if name not in ("dev", "all")
+                for text in texts]  # fmt: skip
+    required = {canonicalize_name(Requirement(text).name) for text in PROJECT["dependencies"]}
+    allowed = required | {canonicalize_name(Requirement(text).name) for text in optional}
+    allowed |= {name for name, by in BROUGHT.items() if by in allowed}
+    found = imported()
+    assert [name for name, homes in found.items() if not homes & allowed] == []
+    assert required - set().union(*found.values()) == NOT_IMPORTED
+
+
 @pytest.mark.parametrize("name", ["torch", "stable-baselines3", "gymnasium", "ale-py", "mujoco"])
 def test_what_is_installed_is_what_is_pinned(name):
     assert version(name).split("+")[0] == PINS[canonicalize_name(name)]
@@ -73,6 +105,19 @@ def test_all_names_every_extra():
     extras = PROJECT["optional-dependencies"]
     (everything,) = extras["all"]
     assert Requirement(everything).extras == set(extras) - {"all"}
+
+
+@pytest.mark.parametrize("failing", ["bench_actorq", "bench_train_reward", "none"])
+def test_every_benchmark_runs_and_one_that_fails_is_told(tmp_path, failing):
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\necho "ran $1"\ncase $1 in */{failing}.py) exit 3;; esac\n')
+    python.chmod(0o755)
+    command = ["make", "-o", ".venv/.installed", f"BIN={tmp_path}", "bench"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    there = sorted((ROOT / "tests" / "bench").glob("bench_*.py"))
+    assert done.stdout.count("ran tests/bench/bench_") == len(there)
+    assert (done.returncode == 0) == (failing == "none")
+    assert (f"failed: tests/bench/{failing}.py\n" in done.stdout) == (done.returncode != 0)
 
 
 def tracked_files() -> list[Path]:

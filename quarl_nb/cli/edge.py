@@ -21,6 +21,8 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
                         help=".npy of raw observations (default: recorded in the environment)")
     export.add_argument("--vecnormalize", type=Path, metavar="FILE",
                         help="vecnormalize.pkl of an SB3 zip (read, never executed)")
+    export.add_argument("--activation", metavar="NAME",
+                        help="of the hidden layers of an SB3 zip that does not tell it: tanh, ...")
 
     edge = command(edge_command, "import exported/cartpole/result.json")
     edge.add_argument("action", choices=["import"], help="put a board's result into the records")
@@ -38,7 +40,7 @@ def export_command(options: argparse.Namespace) -> int:
     from quarl_nb.rl.policies import load_policy
 
     net = load_policy(policy_source(options.policy), env_id=options.env,
-                      vecnormalize=options.vecnormalize)
+                      vecnormalize=options.vecnormalize, activation=options.activation)
     env_id = options.env or net.spec.env_id
     if options.observations is not None:
         if options.env:

@@ -33,6 +33,9 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
         reads_policy.add_argument("--episodes", type=int, default=20, help="default: 20")
         reads_policy.add_argument("--vecnormalize", type=Path, metavar="FILE",
                                   help="vecnormalize.pkl of an SB3 zip (read, never executed)")
+        reads_policy.add_argument("--activation", metavar="NAME",
+                                  help="of the hidden layers of an SB3 zip that does not tell it: "
+                                       "tanh, relu, ...")
         reads_policy.add_argument("--ranges", default="minmax",
                                   help="minmax, per_channel, percentile or mse")
     evaluate.add_argument("--precision", default="fp32", help="fp32, fp16, int8, affine4, ...")
@@ -71,7 +74,7 @@ def evaluate_command(options: argparse.Namespace) -> int:
     precision = parse_precision(options.precision, options.ranges)
     check_seeds(options.seed)
     net = load_policy(policy_source(options.policy), env_id=options.env,
-                      vecnormalize=options.vecnormalize)
+                      vecnormalize=options.vecnormalize, activation=options.activation)
     env_id = options.env or net.spec.env_id
     if env_id is None:
         raise QuarlError(f"{options.policy!r} does not say where it acts: give --env")
@@ -96,7 +99,7 @@ def quantize_command(options: argparse.Namespace) -> int:
         make_writable(options.out)
     table = quantize_table(
         policy_source(options.policy), options.env, options.bits,
-        options.episodes, options.ranges, options.vecnormalize,
+        options.episodes, options.ranges, options.vecnormalize, options.activation,
     )
     print(table.to_string(index=False, float_format=lambda value: f"{value:.4g}"))
     if options.out:

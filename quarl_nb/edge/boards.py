@@ -24,7 +24,7 @@ class Board:
         bandwidth: bytes/s that one core moves, reads and writes together (as STREAM counts).
         ram_bytes: what the system sees.
         system_bytes: what runs beside the policy.
-        flash: bytes/s, and flash_random in reads of 4 KiB as swapping makes them.
+        flash: bytes/s, read in order.
     """
 
     cpu: str
@@ -34,7 +34,6 @@ class Board:
     ram_bytes: Sourced
     system_bytes: Sourced
     flash: Sourced
-    flash_random: Sourced
 
 
 _MIB = 2**20
@@ -44,7 +43,6 @@ _FREE = "andythemoron.com/blog/2017-04-23/Understanding-Linux-Memory-Usage (free
 _SYSTEM = Sourced(95 * _MIB, f"{_FREE}; it counts all programs but no caches")
 _SAME_SYSTEM = Sourced(95 * _MIB, f"assumed: as on the Pi 3B ({_FREE})")
 _PI2_FLASH = Sourced(18.45e6, f"{_DRAMBLE}: Samsung Evo+ 32GB, hdparm, Pi 2 (same reader)")
-_PI2_RANDOM = Sourced(8.02e6, f"{_DRAMBLE}: Samsung Evo+ 32GB, 4K random read, Pi 2 (same reader)")
 
 BOARDS = {
     "Raspberry Pi 3B": Board(
@@ -53,7 +51,7 @@ BOARDS = {
         Sourced(512 * 2**10, "jamesrandominfo.blogspot.com/2016/02: 512KB L2, as on the Pi 2"),
         Sourced(2 * 1050.1e6, f"{_KAISER}: memcpy of the Pi 3B+, which has the same LPDDR2"),
         Sourced(925 * _MIB, f"{_FREE}: of 1 GB"),
-        _SYSTEM, _PI2_FLASH, _PI2_RANDOM,
+        _SYSTEM, _PI2_FLASH,
     ),
     "Raspberry Pi Zero 2 W": Board(
         "cortex_a53",
@@ -63,7 +61,6 @@ BOARDS = {
         Sourced(512 * _MIB, f"{_KAISER}; less what the GPU keeps"),
         _SAME_SYSTEM,
         Sourced(18.45e6, "assumed: as on the Pi 3B, whose die it has"),
-        Sourced(8.02e6, "assumed: as on the Pi 3B, whose die it has"),
     ),
     "Raspberry Pi 4": Board(
         "cortex_a72",
@@ -73,7 +70,6 @@ BOARDS = {
         Sourced(4096 * _MIB, "magpi.raspberrypi.com/articles/raspberry-pi-4-specs-benchmarks"),
         _SAME_SYSTEM,
         Sourced(43.92e6, f"{_DRAMBLE}: Samsung Evo+ 32GB, hdparm"),
-        Sourced(10.80e6, f"{_DRAMBLE}: Samsung Evo+ 32GB, 4K random read"),
     ),
     "Raspberry Pi 5": Board(
         "cortex_a76",
@@ -83,7 +79,6 @@ BOARDS = {
         Sourced(4096 * _MIB, "github.com/raspberrypi/firmware/issues/1876: 4GB board"),
         _SAME_SYSTEM,
         Sourced(90e6, "assumed: near the 104 MB/s of its SDR104 reader"),
-        Sourced(10.80e6, "assumed: the card is the limit, as on the Pi 4"),
     ),
 }  # fmt: skip
 

@@ -71,8 +71,8 @@ def build(folder: Path, target: Target, name: str = "test_policy") -> Path:
     """
     (folder / f"{name}.su").unlink(missing_ok=True)  # another compiler's: `policy_memory` reads it
     frames = "-fstack-size-section" if "ziglang" in target.command else "-fstack-usage"
-    _run([*target.command, frames, "-c", "policy.c", "-o", f"{name}.o"], folder)
-    _run([*target.command, "-o", name, "test_policy.c", f"{name}.o", "-lm"], folder)
+    run_tool([*target.command, frames, "-c", "policy.c", "-o", f"{name}.o"], folder)
+    run_tool([*target.command, "-o", name, "test_policy.c", f"{name}.o", "-lm"], folder)
     return folder / name
 
 
@@ -177,8 +177,8 @@ def instructions_per_decision(program: Path, calls: int = 4) -> int:
         raise UnavailableError(f"no {QEMU}: apt-get install qemu-user")
     with tempfile.TemporaryDirectory() as place:
         plugin = Path(place) / "count_instructions.so"
-        _run([*this_machine().command, "-shared", "-fPIC", "-o", str(plugin),
-              str(DEVICE / "count_instructions.c")], DEVICE)  # fmt: skip
+        run_tool([*this_machine().command, "-shared", "-fPIC", "-o", str(plugin),
+                  str(DEVICE / "count_instructions.c")], DEVICE)  # fmt: skip
         counts = []
         for n in (calls, 2 * calls):
             command = [QEMU, "-plugin", str(plugin), str(program), str(-n)]
@@ -189,18 +189,35 @@ def instructions_per_decision(program: Path, calls: int = 4) -> int:
     return (counts[1] - counts[0]) // calls
 
 
-def _run(command: Sequence[str], folder: Path) -> None:
-    done = _start(command, folder)
+def run_tool(
+    command: Sequence[str], folder: Path | None = None, text: str | None = None,
+    what: str = "the C compiler",
+) -> str:
+    """What a compiler, or another tool, prints.
+
+    Args:
+        folder: where it runs (default: here).
+        text: its standard input.
+        what: it is, for the error.
+
+    Raises:
+        QuarlError: it cannot be run, does not end in time, or fails (its first error).
+    """
+    done = _start(command, folder, text)
     if done.returncode:
         lines = [line for line in done.stderr.splitlines() if "error" in line] or ["no message"]
-        raise QuarlError(f"the C compiler failed: {lines[0]}")
+        raise QuarlError(f"{what} failed: {lines[0]}")
+    return done.stdout
 
 
-def _start(command: Sequence[str], folder: Path) -> subprocess.CompletedProcess[str]:
+def _start(
+    command: Sequence[str], folder: Path | None, text: str | None = None
+) -> subprocess.CompletedProcess[str]:
     name = Path(command[0]).name
     try:
         return subprocess.run(
-            command, cwd=folder, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+            command, cwd=folder, input=text, capture_output=True, text=True, timeout=TIMEOUT_S,
+            check=False,
         )
     except subprocess.TimeoutExpired as error:
         raise QuarlError(f"'{name}' did not end within {TIMEOUT_S} s") from error

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import re
 import shutil
-import subprocess
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from quarl_nb.edge.build import TIMEOUT_S, board
+from quarl_nb.edge.build import board, run_tool
 from quarl_nb.errors import QuarlError, UnavailableError
 
 ITERATIONS = 100
@@ -51,11 +50,12 @@ def inner_loop(folder: Path, cpu: str) -> InnerLoop:
         raise UnavailableError("no llvm-mca: install LLVM")
     with tempfile.TemporaryDirectory() as place:
         assembly = Path(place) / "policy.s"
-        _run([*board(cpu).command, "-g0", "-S", str(folder / "policy.c"), "-o", str(assembly)])
+        run_tool([*board(cpu).command, "-g0", "-S", str(folder / "policy.c"), "-o", str(assembly)])
         body = max(_loops(assembly.read_text()), key=_macs)
     command = ["llvm-mca", "-march=aarch64", f"-mcpu={cpu.replace('_', '-')}", "-mattr=+dotprod",
                f"-iterations={ITERATIONS}"]  # fmt: skip
-    found = re.search(r"Total Cycles:\s+(\d+)", _run(command, "\n".join(body) + "\n"))
+    told = run_tool(command, text="\n".join(body) + "\n", what="llvm-mca")
+    found = re.search(r"Total Cycles:\s+(\d+)", told)
     if found is None:
         raise QuarlError(f"llvm-mca tells no cycles for {cpu}")
     return InnerLoop(_macs(body), len(body), int(found[1]) / ITERATIONS)
@@ -77,13 +77,3 @@ def _loops(assembly: str) -> list[list[str]]:
         if branch and lines[start] == f"{branch[1]}:":
             found.append(lines[start + 1 : i + 1])
     return found
-
-
-def _run(command: list[str], text: str | None = None) -> str:
-    done = subprocess.run(
-        command, input=text, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
-    )
-    if done.returncode:
-        lines = [line for line in done.stderr.splitlines() if "error" in line] or ["no message"]
-        raise QuarlError(f"{Path(command[0]).name} failed: {lines[0]}")
-    return done.stdout

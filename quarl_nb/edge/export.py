@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from quarl_nb.rl.policies import PolicyNet
 FORMAT_VERSION = 1
 OBSERVATIONS = 256
 PRECISIONS = ("fp32", "int8", "int4")
+DESCRIPTION = "export.json"
 COPIED = ("benchmark.py", "test_policy.c", "Makefile")
 MADE = ("test_policy", "result.json")  # by the Makefile and benchmark.py
 # Largest difference allowed, relative to the largest value. Sums of integers are exact everywhere,
@@ -62,7 +64,8 @@ def export_policy(
     Raises:
         QuarlError: a layer, head or precision without a form in C or ONNX Runtime, bad weights,
             observations that are none, of another shape or not finite numbers, outputs that
-            are not finite, or a folder that cannot be written.
+            are not finite, a folder that cannot be written, or one that is no earlier export
+            and holds a file that would be written or removed.
     """
     folder = Path(folder)
     check_choice("precision of an export", precision, PRECISIONS)
@@ -82,28 +85,24 @@ def export_policy(
         else TOLERANCE[precision] * float(np.abs(actions).max()),
     }  # fmt: skip
     model = self_contained(graph.model(obs.dtype.name), graph.tensors)
-    texts = {
-        "policy.h": source.header(),
-        "policy.c": source.source(),
-        "test_vectors.h": _test_vectors(obs, outputs, actions, tolerances),
-        "export.json": json.dumps({
-            "format_version": FORMAT_VERSION, "policy": name, "precision": precision,
-            "ranges": ranges, "algo": net.spec.algo, "env_id": env_id or net.spec.env_id,
-            "network": source.widths, "head": head_of(net),
-            "obs_dtype": obs.dtype.name, "observations": len(obs), **tolerances,
-            "weight_bytes": weight_bytes(net, parsed), "onnx_bytes": len(model),
-            "c_bytes": sum(array.nbytes for array in source.arrays.values()),
-        }, indent=1) + "\n",
+    description = {
+        "format_version": FORMAT_VERSION, "policy": name, "precision": precision,
+        "ranges": ranges, "algo": net.spec.algo, "env_id": env_id or net.spec.env_id,
+        "network": source.widths, "head": head_of(net),
+        "obs_dtype": obs.dtype.name, "observations": len(obs), **tolerances,
+        "weight_bytes": weight_bytes(net, parsed), "onnx_bytes": len(model),
+        "c_bytes": sum(array.nbytes for array in source.arrays.values()),
     }  # fmt: skip
     recorded = io.BytesIO()
     np.savez(recorded, obs=obs, outputs=outputs, actions=actions)
-    write_atomically(folder / "policy.onnx", model)
-    _remove(folder / file for file in MADE)
-    for file, text in texts.items():
-        write_atomically(folder / file, text.encode())
-    for file in COPIED:
-        write_atomically(folder / file, (DEVICE / file).read_bytes())
-    write_atomically(folder / "observations.npz", recorded.getvalue())
+    _write(folder, (json.dumps(description, indent=1) + "\n").encode(), {
+        "policy.onnx": model,
+        "policy.h": source.header().encode(),
+        "policy.c": source.source().encode(),
+        "test_vectors.h": _test_vectors(obs, outputs, actions, tolerances).encode(),
+        **{file: (DEVICE / file).read_bytes() for file in COPIED},
+        "observations.npz": recorded.getvalue(),
+    })  # fmt: skip
     return folder
 
 
@@ -155,6 +154,22 @@ def _as_inputs(obs: np.ndarray, net: PolicyNet) -> np.ndarray:
     if not np.isfinite(obs).all():
         raise QuarlError(f"recorded observations hold NaN or infinite values in {dtype}")
     return obs
+
+
+def _write(folder: Path, description: bytes, files: Mapping[str, bytes]) -> None:
+    """Write an export's files, and remove what was made of an earlier one there."""
+    if not os.path.lexists(folder / DESCRIPTION):
+        for file in (*files, *MADE):
+            if os.path.lexists(folder / file):
+                raise QuarlError(
+                    f"'{folder / file}' would be lost, and no {DESCRIPTION} beside it says that it "
+                    "is of an export: name another folder, or move the file away"
+                )
+    # First: by it what a killed export leaves is known as one.
+    write_atomically(folder / DESCRIPTION, description)
+    _remove(folder / file for file in MADE)
+    for file, content in files.items():
+        write_atomically(folder / file, content)
 
 
 def _remove(files: Iterable[Path]) -> None:

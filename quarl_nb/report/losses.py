@@ -73,6 +73,13 @@ def policy_label(policy: str) -> str:
     return f"{name} (public)" if policy.startswith(PUBLIC) else name
 
 
+_COLUMNS = [
+    "algo", "env_id", "policy", "public", "seed", "precision", "bits", "ranges", "episodes",
+    "mean", "mean_low", "mean_high", "reference", "keys", "loss", "loss_low", "loss_high",
+    "tost_low", "tost_high", "p_no_loss", "p_loss", "p_equivalent",
+]  # fmt: skip
+
+
 def paired_losses(records: pd.DataFrame, resamples: int = RESAMPLES) -> pd.DataFrame:
     """Loss of every quantized policy against its own fp32 over common episode seeds.
 
@@ -88,7 +95,8 @@ def paired_losses(records: pd.DataFrame, resamples: int = RESAMPLES) -> pd.DataF
         One row a record that has an fp32 partner: algo, env_id, policy, public, seed, precision,
         bits, ranges, episodes, mean, mean_low, mean_high (95 %), reference (mean fp32 return),
         loss, loss_low, loss_high (95 %, fractions of |reference|, positive is worse), tost_low,
-        tost_high (90 %), p_no_loss, p_loss, p_equivalent, keys (the two records).
+        tost_high (90 %), p_no_loss, p_loss, p_equivalent, keys (the two records). Without a row it
+        has these columns too.
 
     Raises:
         QuarlError: two precisions are no pair (`paired_returns`).
@@ -96,13 +104,13 @@ def paired_losses(records: pd.DataFrame, resamples: int = RESAMPLES) -> pd.DataF
     rows: list[dict[str, object]] = []
     records = ptq_records(records)
     if records.empty:
-        return pd.DataFrame()
+        return pd.DataFrame(columns=_COLUMNS)
     for (policy, seed), group in records.groupby(["policy", "seed"], dropna=False, sort=True):
         reference = group[group["precision"] == REFERENCE]
         if len(reference):
             # Beside records without a seed its column is float: the name must not change with it.
             rows += _policy_rows(f"{policy}/{float(seed)}", reference.iloc[0], group, resamples)
-    return pd.DataFrame(rows)
+    return pd.DataFrame(rows, columns=_COLUMNS)
 
 
 def _policy_rows(

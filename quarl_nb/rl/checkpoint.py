@@ -110,7 +110,7 @@ def load_checkpoint(path: Path, model: BaseAlgorithm) -> Progress:
 
     Raises:
         QuarlError: the file is damaged, of another format, or of another algorithm, environment,
-            network or size of replay buffer.
+            network, or size or number of environments of the replay buffer.
     """
     try:
         state = _read(path)

@@ -55,7 +55,7 @@ def restore_replay(model: BaseAlgorithm, saved: dict[str, Any]) -> None:
     """Put what `replay_state` gave back, in place; learning waits where that is not enough.
 
     Raises:
-        QuarlError: it is of a buffer of another size.
+        QuarlError: it is of a buffer of another size or number of environments.
     """
     if not isinstance(model, OffPolicyAlgorithm):
         return
@@ -71,7 +71,10 @@ def restore_replay(model: BaseAlgorithm, saved: dict[str, Any]) -> None:
 
 
 def _fill(buffer: ReplayBuffer, saved: dict[str, Any]) -> None:
-    rows = len(saved["rewards"])
+    rows, n_envs = saved["rewards"].shape
+    if n_envs != buffer.n_envs:  # which numpy would broadcast
+        raise QuarlError(f"its replay buffer is of {n_envs} environments at once, that of the "
+                         f"algorithm of {buffer.n_envs}")
     if rows > buffer.buffer_size or (saved["full"] and rows < buffer.buffer_size):
         raise QuarlError(
             f"its replay buffer has {rows} rows, that of the algorithm {buffer.buffer_size}"

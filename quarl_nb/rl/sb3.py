@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from quarl_nb.errors import QuarlError, one_line
+from quarl_nb.errors import QuarlError, brief, one_line
 from quarl_nb.rl.layers import activation_kind
 from quarl_nb.rl.policies import PolicyNet
 from quarl_nb.rl.safe_pickle import (
@@ -51,6 +51,8 @@ _KNOWN_EXTRACTORS = ("FlattenExtractor", "NatureCNN", "FastNatureCNN")
 _ENV_ID = re.compile(
     r"(?:^|_|(?:^|[-_])(?:[a-z0-9]+|[A-Z0-9]+)-)([A-Z][A-Za-z0-9]*-v\d+)(?:_\d+)?$"
 )
+# As Python writes a class, and `functools.partial` of one without options.
+_CLASS = re.compile(r"(?:functools\.partial\()?<class '(?:[^']*\.)?(\w+)'>\)?")
 
 
 def policy_from_model(
@@ -173,8 +175,7 @@ def _acting_of(
     policy, kwargs = _object(data, "policy_class"), _object(data, "policy_kwargs")
     extractor = re.search(r"(\w+)'>$", str(kwargs.get("features_extractor_class", "")))
     _check_known(str(policy.get("__module__")), extractor[1] if extractor else None)
-    stated = re.search(r"(\w+)'>$", str(kwargs.get("activation_fn", "")))
-    known = activation_kind(stated[1]) if stated else None
+    known = _stated_activation(str(kwargs.get("activation_fn", "")))
     if known is None and "policy_kwargs" in data and "activation_fn" not in kwargs:
         known = FAMILIES[algo].activation
     if activation is not None and known not in (None, activation_kind(activation)):
@@ -190,6 +191,14 @@ def _acting_of(
         clip_mean=float(kwargs.get("clip_mean", 2.0)),
         divide_images=str(kwargs.get("normalize_images", True)) == "True",
     )
+
+
+def _stated_activation(text: str) -> str | None:
+    """The kind of the class that SB3 wrote as `text`; None where that names no class."""
+    found = _CLASS.fullmatch(text)
+    if found is None and text.startswith("functools.partial("):
+        raise QuarlError(f"unsupported: an activation with options, {brief(text)}")
+    return activation_kind(found[1]) if found else None
 
 
 def _quantization_aware(tensors: Tensors) -> bool:

@@ -218,7 +218,7 @@ class _Layers:
                 if activation is None:
                     raise QuarlError(
                         "the activation of its hidden layers cannot be known safely: "
-                        "give activation=..."
+                        "give activation=..., or --activation"
                     )
                 self.add(activation)
         return outputs

@@ -13,10 +13,12 @@ import torch
 
 from quarl_nb.edge.build import build, run_test
 from quarl_nb.edge.export import export_policy, record_observations
+from quarl_nb.edge.result import import_result
 from quarl_nb.errors import QuarlError
 from quarl_nb.inference.onnx import session_options
 from quarl_nb.quant import parse_precision, quantize_module
 from quarl_nb.rl.policies import Head, PolicyNet, load_policy
+from quarl_nb.store import ResultStore
 
 POLICIES = Path(__file__).resolve().parents[2] / "data" / "policies"
 PRECISIONS = ["fp32", "int8", "int4"]
@@ -324,6 +326,51 @@ def test_a_program_that_does_not_run_on_a_board_is_one_line(small_policy, obs, t
     assert benchmark(folder) == (1, message)
 
 
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "error: cannot read export.json: No such file or directory; copy the whole folder"),
+        ('{"format_version": 1, "pol', "error: export.json is damaged: copy the folder again"),
+    ],
+)
+def test_a_folder_that_came_in_part_is_one_line_on_a_board(
+    small_policy, obs, tmp_path, content, message
+):
+    folder = export_policy(small_policy, "int8", tmp_path, obs, name="p")
+    (folder / "export.json").unlink()
+    if content is not None:
+        (folder / "export.json").write_text(content)
+    assert benchmark(folder) == (1, message + "\n")
+
+
+# In place of the C program: each of its decisions takes a millisecond.
+SLOW_C = """#!{python}
+import json, sys
+print(json.dumps({{
+    "observations": 50, "correct": True, "largest_difference": 0.0, "tolerance": {tolerance:.9g},
+    "actions_as_recorded": 50, "latency_ns": [1_000_000] * int(sys.argv[1]),
+    "resident_bytes": 1000, "peak_resident_bytes": 1000,
+}}))
+"""
+
+
+def test_a_board_without_onnx_runtime_times_the_c_alone(small_policy, obs, tmp_path):
+    folder = export_policy(small_policy, "int8", tmp_path / "board", obs, name="p")
+    (folder / "onnxruntime.py").write_text("raise ImportError('none for this board')\n")
+    line = "error: nothing to time: install onnxruntime, or build test_policy with make\n"
+    assert benchmark(folder) == (1, line) and not (folder / "result.json").exists()
+    tolerance = json.loads((folder / "export.json").read_text())["tolerance"]
+    (folder / "test_policy").write_text(SLOW_C.format(python=sys.executable, tolerance=tolerance))
+    (folder / "test_policy").chmod(0o755)
+    command = [sys.executable, "benchmark.py", "--seconds", "0.5"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    told, timed = done.stdout.splitlines()
+    assert (done.returncode, told) == (0, "onnxruntime: left out, none for this board")
+    assert timed == "c: median 1000.0 us, 0.0 MB resident, 50 of 50 actions as recorded"
+    assert json.loads((folder / "result.json").read_text())["runtimes"]["c"]["calls"] == 500
+    assert len(import_result(folder / "result.json", ResultStore(tmp_path / "records"))) == 1
+
+
 def test_a_result_that_cannot_be_written_is_one_line(small_policy, obs, tmp_path):
     folder = export_policy(small_policy, "int8", tmp_path, obs, name="p")
     message = "error: cannot write 'nowhere/r.json': No such file or directory\n"
@@ -339,9 +386,41 @@ def benchmark(folder: Path, *options: str) -> tuple[int, str]:
 
 @pytest.mark.parametrize("name", ["policy.c", "benchmark.py", "observations.npz", "test_policy"])
 def test_a_folder_that_cannot_be_written_is_one_clear_line(small_policy, obs, tmp_path, name):
+    (tmp_path / "export.json").touch()  # of an earlier export
     (tmp_path / name).mkdir()
     with pytest.raises(QuarlError, match=rf"cannot (write|remove) '.*{name}': Is a directory"):
         export_policy(small_policy, "int8", tmp_path, obs, name="p")
+
+
+@pytest.mark.parametrize("name", ["Makefile", "result.json", "policy.onnx", "observations.npz"])
+def test_files_of_the_users_own_are_not_lost(small_policy, obs, tmp_path, name):
+    (tmp_path / name).write_text("their own")
+    (tmp_path / "notes.txt").touch()  # which is in nobody's way
+    with pytest.raises(QuarlError, match=f"{name}' would be lost.* name another folder") as caught:
+        export_policy(small_policy, "int8", tmp_path, obs, name="p")
+    assert "\n" not in str(caught.value)
+    assert (tmp_path / name).read_text() == "their own"
+    assert {path.name for path in tmp_path.iterdir()} == {name, "notes.txt"}
+    (tmp_path / name).unlink()
+    export_policy(small_policy, "int8", tmp_path, obs, name="p")
+    export_policy(small_policy, "fp32", tmp_path, obs, name="p")
+    assert json.loads((tmp_path / "export.json").read_text())["precision"] == "fp32"
+
+
+def test_an_export_goes_on_where_one_was_killed(small_policy, obs, tmp_path, monkeypatch):
+    written = []
+
+    def killed(path: Path, content: bytes) -> None:
+        if len(written) == 3:
+            raise KeyboardInterrupt
+        written.append(path.write_bytes(content))
+
+    monkeypatch.setattr("quarl_nb.edge.export.write_atomically", killed)
+    with pytest.raises(KeyboardInterrupt):
+        export_policy(small_policy, "int8", tmp_path, obs, name="p")
+    monkeypatch.undo()
+    assert len([*tmp_path.iterdir()]) == 3
+    export_policy(small_policy, "int8", tmp_path, obs, name="p")
 
 
 CONV = ("conv2d", {"in_channels": 3, "out_channels": 4, "kernel_size": 3})

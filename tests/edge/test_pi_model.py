@@ -1,11 +1,12 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 
 import pytest
 
 from quarl_nb.edge.boards import BOARDS, MACS_PER_CYCLE, RUNTIME_BYTES, Sourced
-from quarl_nb.edge.build import board
+from quarl_nb.edge.build import Target, board
 from quarl_nb.edge.cycles import _loops, inner_loop
 from quarl_nb.edge.export import export_policy
 from quarl_nb.edge.pi_model import macs, predict, swap_s, weight_bytes
@@ -70,13 +71,23 @@ def test_no_policy_of_the_paper_exceeds_the_memory_of_any_board():
     assert min(free) > 300 * 2**20
 
 
+def test_the_model_reads_every_number_of_a_board():
+    sizes = [*TABLE_6_SIZES.values(), (22, 20_000, 20_000, 25)]  # the last one swaps
+    for field in dataclasses.fields(PI_3B):
+        known = getattr(PI_3B, field.name)
+        if isinstance(known, Sourced):
+            other = dataclasses.replace(PI_3B, **{field.name: Sourced(2 * known.value, "twice")})
+            assert [predict(other, s, "fp32") for s in sizes] != \
+                [predict(PI_3B, s, "fp32") for s in sizes], field.name  # fmt: skip
+
+
 def test_every_number_has_a_source():
     numbers = [*MACS_PER_CYCLE.values(), *RUNTIME_BYTES.values()]
     for pi in BOARDS.values():
         fields = (getattr(pi, field.name) for field in dataclasses.fields(pi))
         numbers += [value for value in fields if isinstance(value, Sourced)]
         assert {(pi.cpu, p) for p in ("fp32", "int8", "int4")} <= MACS_PER_CYCLE.keys()
-    assert len(numbers) == 9 + 2 + 7 * len(BOARDS)
+    assert len(numbers) == 9 + 2 + 6 * len(BOARDS)
     assert all(number.value > 0 and len(number.source) > 10 for number in numbers)
 
 
@@ -95,6 +106,29 @@ def test_bad_input_is_one_clear_line(call, message):
 def test_loops_are_found_in_assembly():
     text = "start:\n\tmov x0, x1 // a note\n.LBB0_1:\n\tfmla v0.4s, v1.4s, v2.4s\n\tb.ne .LBB0_1\n"
     assert _loops(text)[1:] == [["fmla v0.4s, v1.4s, v2.4s", "b.ne .LBB0_1"]]
+
+
+@pytest.mark.parametrize(
+    ("compiler", "message"),
+    [
+        (b"#!/bin/sh\nsleep 9\n", "'compiler' did not end within 0.1 s"),
+        (b"\x7fELF of another machine", "cannot run 'compiler': Exec format error"),
+        (b"#!/bin/sh\necho error: no >&2\nexit 1\n", "the C compiler failed: error: no"),
+        (b"#!/bin/sh\nfor last; do :; done\necho nop > $last\n", "llvm-mca failed: error: bad"),
+    ],
+)
+def test_a_tool_that_does_not_analyse_is_one_line(monkeypatch, tmp_path, compiler, message):
+    made = {"compiler": compiler, "llvm-mca": b"#!/bin/sh\necho error: bad >&2\nexit 1\n"}
+    for name, content in made.items():
+        (tmp_path / name).write_bytes(content)
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setattr("quarl_nb.edge.build.TIMEOUT_S", 0.1 if b"sleep" in compiler else 60)
+    monkeypatch.setattr(
+        "quarl_nb.edge.cycles.board", lambda cpu: Target((str(tmp_path / "compiler"),))
+    )
+    with pytest.raises(QuarlError, match=message):
+        inner_loop(tmp_path, "cortex_a53")
 
 
 @pytest.mark.parametrize("precision", ["fp32", "int8", "int4"])

@@ -65,9 +65,11 @@ def test_intervals_of_shorter_records_do_not_depend_on_the_others() -> None:
             assert by_precision.loc[precision, bound] == alone[bound]
 
 
-def test_no_reference_no_row() -> None:
-    assert paired_losses(frame(affine8=[1.0, 2])).empty
-    assert paired_losses(pd.DataFrame()).empty
+def test_no_reference_no_row_but_all_columns() -> None:
+    columns = list(paired_losses(frame(fp32=[1.0, 2], affine8=[1.0, 2])).columns)
+    for records in (frame(affine8=[1.0, 2]), pd.DataFrame()):
+        rows = paired_losses(records)
+        assert rows.empty and list(rows.columns) == columns
 
 
 def test_few_episodes_that_agree_are_not_certain_of_the_rest() -> None:

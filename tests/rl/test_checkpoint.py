@@ -162,6 +162,16 @@ def test_a_full_buffer_goes_into_one_of_its_size_alone(tmp_path):
         reopened(half, tmp_path / "c.pt", buffer_size=30)
 
 
+@pytest.mark.parametrize("env", [Film, lambda: gym.make("CartPole-v1")], ids=["frames", "numbers"])
+@pytest.mark.parametrize(("ours", "theirs"), [(1, 2), (2, 1)])
+def test_a_buffer_goes_into_one_of_as_many_environments_alone(tmp_path, env, ours, theirs):
+    saved = model(env=env, n_envs=ours)
+    saved.learn(20)
+    message = f"is of {ours} environments at once, that of the algorithm of {theirs}; to start anew"
+    with pytest.raises(QuarlError, match=message):
+        reopened(saved, tmp_path / "c.pt", env=env, n_envs=theirs)
+
+
 # 28 further transitions find room among 60, begin anew after 8, or take the place of the oldest.
 @pytest.mark.parametrize(("steps", "kept"), [(20, 20), (52, 52 - 20), (152, 60 - 28)])
 def test_what_was_collected_after_the_mark_does_not_count(tmp_path, steps, kept):

@@ -25,6 +25,7 @@ from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 from torch import nn
 
+from quarl_nb.cli import main
 from quarl_nb.errors import QuarlError
 from quarl_nb.rl.fast_cnn import FAST_CNN_POLICIES, FastNatureCNN
 from quarl_nb.rl.policies import PolicyNet, load_policy, save_policy
@@ -380,6 +381,35 @@ def test_an_unknown_activation_must_be_given(zipped: Path) -> None:
         load_policy(zipped)
     given = policy_from_zip(zipped, activation="relu")
     assert [layer.kind for layer in given.spec.layers].count("relu") == 2
+
+
+def test_every_command_that_opens_a_zip_takes_its_activation(
+    zipped: Path, tmp_path: Path, capsys
+) -> None:
+    rewrite(zipped, lambda data: data.pop("policy_kwargs"))
+    np.save(tmp_path / "obs.npy", np.ones((3, 3), np.float32))
+    episodes = ["--env", PENDULUM, "--episodes", "2"]
+    commands = [
+        ["evaluate", str(zipped), *episodes], ["quantize", str(zipped), *episodes],
+        ["export", str(zipped), "--to", str(tmp_path / "board"),
+         "--observations", str(tmp_path / "obs.npy")],
+    ]
+    for command in commands:
+        assert main(command) == 2
+        assert "give activation=..., or --activation\n" in capsys.readouterr().err
+        assert main([*command, "--activation", "relo"]) == 2
+        assert "unknown activation 'relo'; did you mean 'relu'" in capsys.readouterr().err
+        assert main([*command, "--activation", "relu"]) == 0
+
+
+def test_an_activation_with_options_cannot_be_given_either(tmp_path: Path) -> None:
+    UNSUPPORTED["activation"]().save(tmp_path / "m.zip")
+    for given in (None, "leaky_relu"):
+        with pytest.raises(QuarlError, match="unsupported: an activation with options, functools"):
+            policy_from_zip(tmp_path / "m.zip", activation=given)
+    without = partial(nn.LeakyReLU)
+    sb3.PPO("MlpPolicy", CARTPOLE, **kwargs(activation_fn=without)).save(tmp_path / "n.zip")
+    assert "leaky_relu" in [layer.kind for layer in load_policy(tmp_path / "n.zip").spec.layers]
 
 
 def test_an_activation_against_the_zip_is_refused(zipped: Path) -> None:
