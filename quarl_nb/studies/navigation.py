@@ -197,7 +197,8 @@ QUICK = SMOKE | {"policies": ["all"], "precisions": ["fp32", "fp16", "int8", *BI
                  "qat_timesteps": 5_000, "eval_episodes": 50, "episodes": 100}  # fmt: skip
 FULL = QUICK | {"precisions": ["fp32", "fp16", "legacy8", "int8", "int4", *BITS],
                 "ranges": ["per_channel", "percentile", "mse"], "ranges_at": ["int8", *BITS],
-                "qat": BITS, "qat_policies": ["all"], "qat_seeds": [0, 1, 2], "qat_timesteps": 10_000,
-                "evaluations": 5, "eval_episodes": 200, "episodes": 1000}  # fmt: skip
+                "qat": BITS, "qat_policies": ["all"], "qat_seeds": [0, 1, 2],
+                "qat_timesteps": 10_000, "evaluations": 5, "eval_episodes": 200,
+                "episodes": 1000}  # fmt: skip
 
 NAVIGATION = NavigationStudy("navigation", {"smoke": SMOKE, "quick": QUICK, "full": FULL})

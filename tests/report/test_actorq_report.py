@@ -236,7 +236,7 @@ def test_the_bound_of_the_speedup_follows_amdahl() -> None:
 
 def test_table_3_is_read_by_the_time_of_a_step() -> None:
     records = make_records(["Cartpole Balance"])
-    readings = actorq.parts.step_readings(actorq.runs.speedups(records),
+    readings = actorq.table3.step_readings(actorq.runs.speedups(records),
                                           actorq.parts.step_parts(records))
     row = row_of(readings, task="Cartpole Balance")
     # 870.91 s of four actors over 40 000 steps, or over 640 000.
@@ -265,7 +265,7 @@ def test_table_3_is_read_by_one_setting_of_a_task() -> None:
 
     def reading(*made: pd.DataFrame) -> pd.Series:
         records = pd.concat(made, ignore_index=True)
-        return row_of(actorq.parts.step_readings(
+        return row_of(actorq.table3.step_readings(
             actorq.runs.speedups(records), actorq.parts.step_parts(records)
         ), task="Cartpole Balance")
 
@@ -339,7 +339,7 @@ def test_figures_plot_what_was_recorded_or_say_why_not() -> None:
         assert set(points["actor"]) == set(ENGINES) and points["mean"].max() == 100
     periods = pd.concat([make_records(["Walker Stand"], ["int8/onnxruntime"], pull_period=period)
                          for period in (30, 1000)])
-    _, points = actorq.curve_figures.staleness(periods)
+    _, points = actorq.staleness_figure.staleness(periods)
     ages = points[points["axis"] == "age"].set_index("pull_period")
     assert ages.loc[1000, "age_mean"] == 1000 / 16 and ages.loc[30, "age_mean"] == 30 / 16
     _, points = actorq.time_figures.runtime_breakdown(periods)
@@ -348,7 +348,7 @@ def test_figures_plot_what_was_recorded_or_say_why_not() -> None:
     assert set(points["actor"]) == {"fp16/torch", "int8/onnxruntime"} and len(points) == 8
     empty = pd.DataFrame()
     for draw in (lambda: actorq.curve_figures.convergence(empty, "time"),
-                 lambda: actorq.curve_figures.staleness(records),
+                 lambda: actorq.staleness_figure.staleness(records),
                  lambda: actorq.time_figures.runtime_breakdown(empty),
                  lambda: actorq.time_figures.speedup_map(empty)):
         with pytest.raises(NothingToDrawError):
@@ -367,7 +367,7 @@ def test_figure_3_averages_no_settings_or_actors_and_a_pull_period_looks_alike_t
         *(runs("Walker Stand", int8, period, 30, width=256) for period in (30, 1000)),
         *(runs("Cartpole (Gym)", int8, period, 10) for period in (100, 1000)),
     ], ignore_index=True)
-    fig, points = actorq.curve_figures.staleness(frame)
+    fig, points = actorq.staleness_figure.staleness(frame)
     _, *panels = fig.axes
     assert [ax.get_title().split("\n") for ax in panels] == [
         ["Cartpole (Gym)"], ["Walker Stand", "width 256, int8 ORT"],
@@ -383,7 +383,7 @@ def test_figure_3_averages_no_settings_or_actors_and_a_pull_period_looks_alike_t
     # A setting at one period beside another at another period is no comparison.
     lone = frame[frame["pull_period"].isin([30, 100])]
     with pytest.raises(NothingToDrawError):
-        actorq.curve_figures.staleness(lone)
+        actorq.staleness_figure.staleness(lone)
 
 
 def test_scaling_keeps_every_setting_apart_and_finds_the_planted_speedups() -> None:

@@ -6,16 +6,24 @@ from collections.abc import Mapping
 
 import pandas as pd
 
-from quarl_nb.report.actorq import curve_figures, inference, loading, scaling, tables, time_figures
+from quarl_nb.report.actorq import (
+    curve_figures,
+    inference,
+    loading,
+    scaling,
+    staleness_figure,
+    tables,
+    time_figures,
+)
 from quarl_nb.report.actorq.inference_figure import latency_figure
 from quarl_nb.report.actorq.parts import (
     by_actor,
     communication_speedups,
     predicted_speedups,
     step_parts,
-    step_readings,
 )
 from quarl_nb.report.actorq.runs import speedups
+from quarl_nb.report.actorq.table3 import step_readings
 from quarl_nb.report.actorq.variants import variant_figure, variant_rows, variant_table
 from quarl_nb.report.artefacts import Drawing, Table
 
@@ -88,7 +96,7 @@ def drawings_of(frames: Mapping[str, pd.DataFrame]) -> dict[str, Drawing]:
     return {
         "figure1_actorq": Drawing(speed, lambda: curve_figures.convergence(speed, "time")),
         "figure2_actorq": Drawing(speed, lambda: curve_figures.convergence(speed, "steps")),
-        "figure3_actorq": Drawing(stale, lambda: curve_figures.staleness(stale)),
+        "figure3_actorq": Drawing(stale, lambda: staleness_figure.staleness(stale)),
         "figure4_actorq": Drawing(runtime, lambda: time_figures.runtime_breakdown(runtime)),
         "actorq_variants_figure": Drawing(
             variants, lambda: variant_figure(variants)),

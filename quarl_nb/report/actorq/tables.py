@@ -122,7 +122,7 @@ def _measured_cells(row: pd.Series) -> dict[tuple[str, str], str]:
 
 
 def table3(readings: pd.DataFrame) -> pd.DataFrame:
-    """`parts.step_readings` for reading. As in Table 2, a level that is not reached is told, and
+    """`table3.step_readings` for reading. As in Table 2, a level that is not reached is told, and
     what is not measured; by steps the mean curve may miss a level that it reaches in time."""
     measured = readings["total_steps"].notna()
     never = [NEVER if ran else UNMEASURED for ran in measured]
