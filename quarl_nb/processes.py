@@ -9,12 +9,15 @@ import ctypes
 import os
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing import get_context, parent_process, resource_tracker
+from multiprocessing.process import BaseProcess
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 STOP_S = 5.0  # how long a child may take to end before it is killed
+POLL_S = 0.5  # how soon a death is noticed where a child of the dead holds its pipes open
 # Of glibc's malloc.h.
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4
 KEPT_BYTES = 2**31 - 1  # the most that mallopt takes
@@ -60,6 +63,17 @@ def _exit_after_parent() -> None:
     if parent is not None:
         parent.join()
         os._exit(1)
+
+
+def end_child(process: BaseProcess, within_s: float) -> None:
+    """Wait until a child that was told to end has ended; after `within_s` seconds kill it."""
+    ends_at = time.monotonic() + within_s
+    # In steps, since what `join` waits at is a pipe, too.
+    while process.is_alive() and (left_s := ends_at - time.monotonic()) > 0:
+        process.join(min(left_s, POLL_S))
+    if process.is_alive():
+        process.kill()
+        process.join()
 
 
 def death(exitcode: int | None) -> str:

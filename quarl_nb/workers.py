@@ -19,6 +19,7 @@ from quarl_nb.processes import (
     STOP_S,
     child_environment,
     death,
+    end_child,
     end_with_parent,
     lock_bars_by_threads,
 )
@@ -155,10 +156,7 @@ class Worker:
         self.connection.close()
         if self.job is not None:
             self.process.terminate()
-        self.process.join(STOP_S)
-        if self.process.is_alive():
-            self.process.kill()
-            self.process.join()
+        end_child(self.process, STOP_S)
 
 
 def _work(connection: Connection, pickled: bytes) -> None:
