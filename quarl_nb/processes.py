@@ -1,6 +1,7 @@
 """Child processes that start clean and leave nothing running: spawned, one thread, no orphans.
 
-And what every process does that moves large networks: `keep_freed_memory`.
+And what any process may need: Ctrl-C held back where it would break something
+(`holding_interrupts`), and memory kept where large networks are moved (`keep_freed_memory`).
 """
 
 from __future__ import annotations
@@ -25,22 +26,46 @@ SPAWN = get_context("spawn")  # forking a process that has threads (torch, Jupyt
 
 
 @contextmanager
-def child_environment() -> Iterator[None]:
-    """What a child must have from birth: one thread a library, and no Ctrl-C of its own."""
-    before = {name: os.environ.get(name) for name in THREAD_VARIABLES}
-    os.environ.update(dict.fromkeys(THREAD_VARIABLES, "1"))
-    resource_tracker.ensure_running()  # starting it unblocks signals, so not between
-    # A blocked signal is inherited; Ctrl-C during the start reaches this process afterwards.
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+def holding_interrupts() -> Iterator[None]:
+    """Hold Ctrl-C back: it is heard when the block has ended, but not after an error in it.
+
+    To block the signal is not enough: another thread takes it (tqdm has one), and Python then
+    interrupts the main one. That alone is interrupted, so that elsewhere nothing need be held.
+    """
+    handler = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(handler):
+        yield  # not callable: it is ignored, or ends the process at once
+        return
+    held: list[int] = []
+    signal.signal(signal.SIGINT, lambda number, frame: held.append(number))
     try:
         yield
     finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        signal.signal(signal.SIGINT, handler)
+    if held:
+        handler(signal.SIGINT, None)
+
+
+@contextmanager
+def child_environment() -> Iterator[None]:
+    """What a child must have from birth: one thread a library, and no Ctrl-C of its own.
+
+    Ctrl-C meanwhile is held back.
+    """
+    with holding_interrupts():
+        resource_tracker.ensure_running()  # starting it unblocks signals, so not between
+        before = {name: os.environ.get(name) for name in THREAD_VARIABLES}
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # a child inherits it
+        try:
+            os.environ.update(dict.fromkeys(THREAD_VARIABLES, "1"))
+            yield
+        finally:
+            for name, value in before.items():
+                if value is None:
+                    del os.environ[name]
+                else:
+                    os.environ[name] = value
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 def end_with_parent() -> None:

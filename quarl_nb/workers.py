@@ -21,6 +21,7 @@ from quarl_nb.processes import (
     death,
     end_child,
     end_with_parent,
+    holding_interrupts,
     lock_bars_by_threads,
 )
 from quarl_nb.store import ResultStore, to_json
@@ -75,8 +76,9 @@ def run_jobs(task: Task, jobs: Sequence[Job], workers: int) -> Generator[Outcome
     waiting = list(reversed(jobs))
     crew: list[Worker] = []
     try:
-        for _ in range(min(workers, len(jobs))):
-            crew.append(Worker(task))
+        with holding_interrupts():  # until the worker is one of those that are stopped
+            for _ in range(min(workers, len(jobs))):
+                crew.append(Worker(task))
         while crew:
             ready = wait([worker.connection for worker in crew], timeout=POLL_S)
             for worker in list(crew):
@@ -93,7 +95,8 @@ def run_jobs(task: Task, jobs: Sequence[Job], workers: int) -> Generator[Outcome
                 worker.stop()
                 crew.remove(worker)
                 if waiting:
-                    crew.append(Worker(task))
+                    with holding_interrupts():
+                        crew.append(Worker(task))
     finally:
         for worker in crew:
             worker.stop()
