@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import psutil
@@ -61,9 +61,10 @@ def cluster(n_actors: int) -> Iterator[None]:
 def _kill_half_started(before: list[psutil.Process]) -> None:
     """What a start that failed leaves, `ray.shutdown` does not know of."""
     for process in psutil.Process().children():
-        if process not in before and "ray" in " ".join(process.cmdline()):
-            process.kill()
-            process.wait()
+        with suppress(psutil.Error):  # it has just ended
+            if process not in before and "ray" in " ".join(process.cmdline()):
+                process.kill()
+                process.wait()
 
 
 def _check_size(n_actors: int) -> None:

@@ -129,12 +129,16 @@ def test_an_unreachable_or_foreign_address_is_one_line_and_no_hang(small_dqn, mo
 
 
 def start_of_ray(monkeypatch, error):
-    """Have the start of Ray fail and leave a process that runs."""
+    """Have the start of Ray fail and leave two processes: one that has ended, one that runs."""
     started = []
 
     def fail(*arguments, **options):
-        started.append(psutil.Popen(SLEEP))
-        while not started[0].cmdline():  # it is there a moment after the start
+        for command in ([sys.executable, "-c", ""], SLEEP):
+            started.append(psutil.Popen(command))
+        ended, sleeping = started
+        while ended.status() != psutil.STATUS_ZOMBIE:  # nobody has asked for its exit code
+            time.sleep(0.01)
+        while not sleeping.cmdline():  # it is there a moment after the start
             time.sleep(0.01)
         raise error
 
