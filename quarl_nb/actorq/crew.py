@@ -47,8 +47,9 @@ class Crew(ABC, Generic[M]):
             self.start()
             self.learn()
         finally:
-            self.stop()
-            self.cores.release()
+            with holding_interrupts():  # a second Ctrl-C would leave some running
+                self.stop()
+                self.cores.release()
 
     def start(self) -> None:
         """Start all members at once; when they are up, start the clock and let actors begin."""

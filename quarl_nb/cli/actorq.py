@@ -98,6 +98,7 @@ def _folder_to_fill(folder: Path | None) -> Iterator[None]:
 
 def _learn(actorq: ActorQ, meter: EnergyMeter, options: argparse.Namespace) -> int:
     """Train, tell, save: the exit status."""
+    from quarl_nb.processes import holding_interrupts
     from quarl_nb.rl.checkpoint import has_finite_weights
 
     learner = actorq.algorithm
@@ -105,24 +106,26 @@ def _learn(actorq: ActorQ, meter: EnergyMeter, options: argparse.Namespace) -> i
         with meter:
             actorq.learn(options.steps)
     except QuarlError:
-        # What was done until then is kept; the error itself is the last line.
+        # What was done until then is kept; the error itself is the last line, Ctrl-C or not.
         if actorq.result.steps > actorq.result.resumed_at:
-            _print_result(actorq.result)
-            if has_finite_weights(learner):
-                _save_policy(learner, actorq.result, options)
-            _write_record(actorq.result, meter, options)
+            with suppress(KeyboardInterrupt), holding_interrupts():
+                _print_result(actorq.result)
+                if has_finite_weights(learner):
+                    _save_policy(learner, actorq.result, options)
+                _write_record(actorq.result, meter, options)
         raise
     result = actorq.result
-    if result.steps > result.resumed_at:
-        _print_result(result)
-        _write_record(result, meter, options)
-        _save_policy(learner, result, options)
-    elif result.stopped == "interrupted":
-        print("interrupted before the first step: nothing to save")
-    else:
-        print(f"nothing was left to do: {result.steps:,} steps were made before")
-        if options.to and not (options.to / "policy.json").exists():
+    with holding_interrupts():  # else Ctrl-C would lose what is yet to be saved
+        if result.steps > result.resumed_at:
+            _print_result(result)
             _save_policy(learner, result, options)
+            _write_record(result, meter, options)
+        elif result.stopped == "interrupted":
+            print("interrupted before the first step: nothing to save")
+        else:
+            print(f"nothing was left to do: {result.steps:,} steps were made before")
+            if options.to and not (options.to / "policy.json").exists():
+                _save_policy(learner, result, options)
     return 130 if result.stopped == "interrupted" else 0
 
 

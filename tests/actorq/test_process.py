@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from quarl_nb.actorq import ActorQ, Saving
+from quarl_nb.actorq.children import Child
 from quarl_nb.errors import QuarlError
 from quarl_nb.processes import SPAWN
 from quarl_nb.processor import usable_cores
@@ -178,6 +179,22 @@ def test_ctrl_c_while_a_child_is_started_leaves_none_running(small_dqn, monkeypa
     monkeypatch.setattr(SPAWN.Process, "start", interrupted)
     result = ActorQ(small_dqn(), n_actors=2).learn(100, progress_bar=False)
     assert begun == ["quantizer"] and (result.stopped, result.steps) == ("interrupted", 0)
+
+
+def test_a_second_ctrl_c_leaves_no_child_unended(small_dqn, monkeypatch, ctrl_c):
+    end, ended = Child.end, []
+
+    def interrupted(self):
+        ctrl_c()
+        end(self)
+        ended.append(self.name)
+
+    def interrupt(result):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Child, "end", interrupted)
+    result = ActorQ(small_dqn(), n_actors=2).learn(100, progress_bar=False, on_message=interrupt)
+    assert ended == ["quantizer", "actor 0", "actor 1"] and result.stopped == "interrupted"
 
 
 SCRIPT = """
