@@ -16,6 +16,7 @@ import numpy as np
 import psutil
 import pytest
 
+from quarl_nb.actorq import ActorQ
 from quarl_nb.cli import build_parser, main
 from quarl_nb.rl.checkpoint import read_progress
 from quarl_nb.rl.policies import load_policy
@@ -69,6 +70,26 @@ def test_the_record_holds_what_was_measured_until_an_error_too(tmp_path, capsys,
         assert measured["actor_s"]["environment"] > 0 and record["energy"]["cpu_s"] > 0
         assert record["settings"]["env"] == env_id and record["settings"]["precision"] == "int8"
         assert "packages" in record["provenance"]
+
+
+def test_the_record_tells_what_ran_as_of_when_the_run_began(tmp_path, monkeypatch):
+    moments = []
+
+    def collect():
+        moments.append("collected")
+        return {"git_commit": "of then"}
+
+    def learn(self, steps, whole=ActorQ.learn):
+        moments.append("trained")
+        return whole(self, steps)
+
+    monkeypatch.setattr("quarl_nb.provenance.collect", collect)
+    monkeypatch.setattr(ActorQ, "learn", learn)
+    file = tmp_path / "run.json"
+    command = [*SERIAL, "--env", "CartPole-v1", "--steps", "100", "--record", str(file)]
+    assert main(command) == 0
+    assert moments == ["collected", "trained"]
+    assert json.loads(file.read_text())["provenance"] == {"git_commit": "of then"}
 
 
 @pytest.mark.parametrize("option, name", [
