@@ -136,7 +136,10 @@ class ActorQ:
         self.result, stopped = run.result, "failed"
         try:
             with denormals_as_zero():
-                ENGINES[self.engine](run, self._tasks(learner))
+                if run.finished:
+                    run.catch_up()  # it may have been killed before its last updates
+                else:
+                    ENGINES[self.engine](run, self._tasks(learner))
             if not has_finite_weights(self.algorithm):  # since what was published last
                 raise QuarlError("the learner's weights are NaN or infinite")
             stopped = "done"

@@ -76,8 +76,7 @@ class Crew(ABC, Generic[M]):
                 self.cores.share()
                 run.update()
                 self._publish_if_due()
-        while learner.is_behind():  # the last messages are learned from as often as any
-            run.update()
+        run.catch_up()
 
     def stop(self) -> None:
         """End every member."""
