@@ -1,6 +1,7 @@
 """Child processes that start clean and leave nothing running: spawned, one thread, no orphans.
 
-And what every process does that moves large networks: `keep_freed_memory`.
+And what any process may need: Ctrl-C held back where it would break something
+(`holding_interrupts`), and memory kept where large networks are moved (`keep_freed_memory`).
 """
 
 from __future__ import annotations
@@ -9,12 +10,15 @@ import ctypes
 import os
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing import get_context, parent_process, resource_tracker
+from multiprocessing.process import BaseProcess
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 STOP_S = 5.0  # how long a child may take to end before it is killed
+POLL_S = 0.5  # how soon a death is noticed where a child of the dead holds its pipes open
 # Of glibc's malloc.h.
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4
 KEPT_BYTES = 2**31 - 1  # the most that mallopt takes
@@ -22,22 +26,46 @@ SPAWN = get_context("spawn")  # forking a process that has threads (torch, Jupyt
 
 
 @contextmanager
-def child_environment() -> Iterator[None]:
-    """What a child must have from birth: one thread a library, and no Ctrl-C of its own."""
-    before = {name: os.environ.get(name) for name in THREAD_VARIABLES}
-    os.environ.update(dict.fromkeys(THREAD_VARIABLES, "1"))
-    resource_tracker.ensure_running()  # starting it unblocks signals, so not between
-    # A blocked signal is inherited; Ctrl-C during the start reaches this process afterwards.
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+def holding_interrupts() -> Iterator[None]:
+    """Hold Ctrl-C back: it is heard when the block has ended, but not after an error in it.
+
+    To block the signal is not enough: another thread takes it (tqdm has one), and Python then
+    interrupts the main one. That alone is interrupted, so that elsewhere nothing need be held.
+    """
+    handler = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(handler):
+        yield  # not callable: it is ignored, or ends the process at once
+        return
+    held: list[int] = []
+    signal.signal(signal.SIGINT, lambda number, frame: held.append(number))
     try:
         yield
     finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        signal.signal(signal.SIGINT, handler)
+    if held:
+        handler(signal.SIGINT, None)
+
+
+@contextmanager
+def child_environment() -> Iterator[None]:
+    """What a child must have from birth: one thread a library, and no Ctrl-C of its own.
+
+    Ctrl-C meanwhile is held back.
+    """
+    with holding_interrupts():
+        resource_tracker.ensure_running()  # starting it unblocks signals, so not between
+        before = {name: os.environ.get(name) for name in THREAD_VARIABLES}
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # a child inherits it
+        try:
+            os.environ.update(dict.fromkeys(THREAD_VARIABLES, "1"))
+            yield
+        finally:
+            for name, value in before.items():
+                if value is None:
+                    del os.environ[name]
+                else:
+                    os.environ[name] = value
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 def end_with_parent() -> None:
@@ -60,6 +88,17 @@ def _exit_after_parent() -> None:
     if parent is not None:
         parent.join()
         os._exit(1)
+
+
+def end_child(process: BaseProcess, within_s: float) -> None:
+    """Wait until a child that was told to end has ended; after `within_s` seconds kill it."""
+    ends_at = time.monotonic() + within_s
+    # In steps, since what `join` waits at is a pipe, too.
+    while process.is_alive() and (left_s := ends_at - time.monotonic()) > 0:
+        process.join(min(left_s, POLL_S))
+    if process.is_alive():
+        process.kill()
+        process.join()
 
 
 def death(exitcode: int | None) -> str:

@@ -19,7 +19,9 @@ from quarl_nb.processes import (
     STOP_S,
     child_environment,
     death,
+    end_child,
     end_with_parent,
+    holding_interrupts,
     lock_bars_by_threads,
 )
 from quarl_nb.store import ResultStore, to_json
@@ -74,8 +76,9 @@ def run_jobs(task: Task, jobs: Sequence[Job], workers: int) -> Generator[Outcome
     waiting = list(reversed(jobs))
     crew: list[Worker] = []
     try:
-        for _ in range(min(workers, len(jobs))):
-            crew.append(Worker(task))
+        with holding_interrupts():  # until the worker is one of those that are stopped
+            for _ in range(min(workers, len(jobs))):
+                crew.append(Worker(task))
         while crew:
             ready = wait([worker.connection for worker in crew], timeout=POLL_S)
             for worker in list(crew):
@@ -92,7 +95,8 @@ def run_jobs(task: Task, jobs: Sequence[Job], workers: int) -> Generator[Outcome
                 worker.stop()
                 crew.remove(worker)
                 if waiting:
-                    crew.append(Worker(task))
+                    with holding_interrupts():
+                        crew.append(Worker(task))
     finally:
         for worker in crew:
             worker.stop()
@@ -155,10 +159,7 @@ class Worker:
         self.connection.close()
         if self.job is not None:
             self.process.terminate()
-        self.process.join(STOP_S)
-        if self.process.is_alive():
-            self.process.kill()
-            self.process.join()
+        end_child(self.process, STOP_S)
 
 
 def _work(connection: Connection, pickled: bytes) -> None:

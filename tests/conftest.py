@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 # A worker of pytest has a core, and so has what it starts: with more threads than cores, each
@@ -78,3 +80,11 @@ def broken_env() -> Iterator[str]:
     gym.register("Broken-v0", Broken)
     yield "Broken-v0"
     del gym.registry["Broken-v0"]
+
+
+@pytest.fixture
+def ctrl_c() -> Iterator[Callable[[], None]]:
+    """Interrupts this process, also where it runs in a shell's background, which ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield partial(os.kill, os.getpid(), signal.SIGINT)
+    signal.signal(signal.SIGINT, before)

@@ -1,10 +1,19 @@
 """What our processes have in common."""
 
+import os
 import platform
+import signal
 import subprocess
 import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+
+from quarl_nb.errors import QuarlError
+from quarl_nb.processes import SPAWN, child_environment, end_child, holding_interrupts
 
 PAGES = 16 * 2**20 // 4096
 COUNT_FAULTS = """
@@ -32,3 +41,93 @@ def test_freed_memory_is_used_again_without_a_page_fault() -> None:
     # numpy asks for huge pages where the kernel gives them, which are 512 pages each.
     assert faults("keep_freed_memory()") < PAGES / 512
     assert faults("") >= 10 * PAGES / 512
+
+
+def test_a_child_that_ends_is_waited_for_and_one_that_does_not_is_killed() -> None:
+    ends, stays = (SPAWN.Process(target=time.sleep, args=(seconds,)) for seconds in (0.1, 1e6))
+    end_child(stays, 60)  # not started yet
+    for process in (ends, stays):
+        process.start()
+    end_child(ends, 60)
+    assert ends.exitcode == 0
+    end_child(stays, 0.1)
+    assert stays.exitcode == -signal.SIGKILL
+
+
+@pytest.fixture
+def busy_thread() -> Iterator[None]:
+    """Another thread, as tqdm has one: a signal that the main thread blocks comes to it."""
+    over = threading.Event()
+    thread = threading.Thread(target=over.wait)
+    thread.start()
+    yield
+    over.set()
+    thread.join()
+
+
+def surroundings() -> tuple[dict[str, str], set[int], object]:
+    """What the start of a child changes for a while."""
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    return dict(os.environ), mask, signal.getsignal(signal.SIGINT)
+
+
+def test_ctrl_c_while_a_child_is_started_is_heard_afterwards(
+    ctrl_c: Callable[[], None], busy_thread: None
+) -> None:
+    before, steps = surroundings(), []
+    with pytest.raises(KeyboardInterrupt):
+        with child_environment():
+            assert os.environ["OMP_NUM_THREADS"] == "1"
+            ctrl_c()
+            time.sleep(0.2)
+            steps.append("started")
+        steps.append("went on")
+    assert steps == ["started"] and surroundings() == before
+
+
+def test_ctrl_c_before_a_child_is_started_leaves_no_trace(
+    ctrl_c: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr("multiprocessing.resource_tracker.ensure_running", ctrl_c)
+    before = surroundings()
+    with pytest.raises(KeyboardInterrupt), child_environment():
+        pass
+    assert surroundings() == before
+
+
+def test_an_error_goes_before_ctrl_c_that_was_held_back(ctrl_c: Callable[[], None]) -> None:
+    before = surroundings()
+    with pytest.raises(QuarlError, match="the disk is full"):
+        with holding_interrupts():
+            ctrl_c()
+            raise QuarlError("the disk is full")
+    assert surroundings() == before
+
+
+def test_blocks_in_one_another_let_ctrl_c_go_where_the_outermost_ends(
+    ctrl_c: Callable[[], None],
+) -> None:
+    steps = []
+    with pytest.raises(KeyboardInterrupt):
+        with holding_interrupts():
+            with child_environment():
+                ctrl_c()
+            steps.append("after the inner")
+    assert steps == ["after the inner"]
+
+
+def test_where_ctrl_c_is_ignored_it_stays_so_and_other_threads_hold_nothing(
+    ctrl_c: Callable[[], None],
+) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with holding_interrupts():
+        assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+        ctrl_c()
+    with ThreadPoolExecutor() as pool:
+
+        def start() -> str:
+            with child_environment():
+                return os.environ["OMP_NUM_THREADS"]
+
+        assert pool.submit(start).result() == "1"

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from quarl_nb.errors import QuarlError
+from quarl_nb.processes import SPAWN
 from quarl_nb.processor import cpu_model
 from quarl_nb.runner import RunSummary, plan, run_study
 from quarl_nb.store import ResultStore
@@ -245,6 +247,20 @@ def test_a_run_that_is_stopped_loses_only_cells_in_flight(tmp_path, how):
     assert sorted(number for number, _ in begun(tmp_path)[before:]) == sorted(set(range(8)) - done)
     assert len(list(folder.glob("*.json"))) == 8
     assert all(path.read_bytes() == content for path, content in finished.items())
+
+
+def test_ctrl_c_while_a_worker_is_started_leaves_none_running(store, monkeypatch, ctrl_c):
+    begin = SPAWN.Process.start
+
+    def interrupted(self):
+        begin(self)
+        ctrl_c()
+        time.sleep(0.2)  # tqdm's thread takes the signal, then this one is interrupted
+
+    monkeypatch.setattr(SPAWN.Process, "start", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run(store)
+    assert not multiprocessing.active_children()
 
 
 def test_the_runner_itself_imports_no_torch():

@@ -22,6 +22,7 @@ from quarl_nb.actorq.run import Run, Saving
 from quarl_nb.actorq.serial import run_serial
 from quarl_nb.actorq.settings import ActorTask, Settings
 from quarl_nb.errors import QuarlError, UnavailableError, check_at_least, check_choice, one_line
+from quarl_nb.processes import holding_interrupts
 from quarl_nb.processor import usable_cores
 from quarl_nb.quant import parse_precision
 from quarl_nb.rl.checkpoint import Progress, has_finite_weights, load_checkpoint
@@ -135,7 +136,10 @@ class ActorQ:
         self.result, stopped = run.result, "failed"
         try:
             with denormals_as_zero():
-                ENGINES[self.engine](run, self._tasks(learner))
+                if run.finished:
+                    run.catch_up()  # it may have been killed before its last updates
+                else:
+                    ENGINES[self.engine](run, self._tasks(learner))
             if not has_finite_weights(self.algorithm):  # since what was published last
                 raise QuarlError("the learner's weights are NaN or infinite")
             stopped = "done"
@@ -145,7 +149,7 @@ class ActorQ:
             stopped = str(error)
             raise
         finally:
-            run.close(stopped)
+            _close(run, stopped)
         return self.result
 
     def _resume(self) -> Progress:
@@ -169,6 +173,16 @@ class ActorQ:
                       begun_at=learner.steps)
             for i in range(settings.n_actors)
         ]
+
+
+def _close(run: Run, stopped: str) -> None:
+    """Save what was done. Ctrl-C meanwhile is told by the result, as one before it."""
+    try:
+        with holding_interrupts():
+            run.close(stopped)
+    except KeyboardInterrupt:  # would hide the result, or the error that ended the run
+        if stopped == "done":
+            run.result.stopped = "interrupted"
 
 
 def _with_paths(saving: Saving) -> Saving:

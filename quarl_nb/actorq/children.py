@@ -21,15 +21,15 @@ from quarl_nb.actorq.variables import SharedVariables, Variables
 from quarl_nb.actorq.wire import decode
 from quarl_nb.errors import QuarlError
 from quarl_nb.processes import (
+    POLL_S,
     SPAWN,
     STOP_S,
     child_environment,
     death,
+    end_child,
     end_with_parent,
     keep_freed_memory,
 )
-
-POLL_S = 0.5  # how soon a death is noticed where a child of the dead holds its pipes open
 
 
 class Child:
@@ -94,12 +94,7 @@ class Child:
     def end(self) -> None:
         if not self.connection.closed:
             self.close()
-        # In steps, since what `join` waits at is a pipe, too.
-        while self.process.is_alive() and (left_s := self.ends_at - time.monotonic()) > 0:
-            self.process.join(min(left_s, POLL_S))
-        if self.process.is_alive():
-            self.process.kill()
-            self.process.join()
+        end_child(self.process, self.ends_at - time.monotonic())
 
     def death(self) -> str:
         return death(self.process.exitcode)

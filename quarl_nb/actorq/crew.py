@@ -16,6 +16,7 @@ from quarl_nb.actorq.settings import ActorTask, Transitions
 from quarl_nb.actorq.variables import Variables
 from quarl_nb.actorq.wire import encode
 from quarl_nb.errors import QuarlError
+from quarl_nb.processes import holding_interrupts
 
 IDLE_S = 1.0  # longest sleep of the learner when it can neither learn nor read
 MAX_EARLY_DEATHS = 3  # of one member, in a row and without a message
@@ -46,8 +47,9 @@ class Crew(ABC, Generic[M]):
             self.start()
             self.learn()
         finally:
-            self.stop()
-            self.cores.release()
+            with holding_interrupts():  # a second Ctrl-C would leave some running
+                self.stop()
+                self.cores.release()
 
     def start(self) -> None:
         """Start all members at once; when they are up, start the clock and let actors begin."""
@@ -74,8 +76,7 @@ class Crew(ABC, Generic[M]):
                 self.cores.share()
                 run.update()
                 self._publish_if_due()
-        while learner.is_behind():  # the last messages are learned from as often as any
-            run.update()
+        run.catch_up()
 
     def stop(self) -> None:
         """End every member."""
@@ -147,8 +148,9 @@ class Crew(ABC, Generic[M]):
         self.quantizing, self.published = True, learner.updates
 
     def _add_actor(self, task: ActorTask) -> M:
-        actor = self.new_actor(task)
-        self.members[actor.name] = actor
+        with holding_interrupts():  # until it is one of those that `stop` ends
+            actor = self.new_actor(task)
+            self.members[actor.name] = actor
         return actor
 
     def _begin(self, actor: M) -> None:
@@ -156,7 +158,8 @@ class Crew(ABC, Generic[M]):
             actor.send(self.learner.orders)
 
     def _add_quantizer(self, restarts: int = 0) -> None:
-        self.members[QUANTIZER] = self.new_quantizer(restarts)
+        with holding_interrupts():
+            self.members[QUANTIZER] = self.new_quantizer(restarts)
         self.quantizing = False
 
     def _restart(self, member: M) -> None:

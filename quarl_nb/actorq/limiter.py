@@ -34,11 +34,11 @@ class RateLimiter:
     def can_sample(self, n: int) -> bool:
         """Whether the learner may sample `n` transitions now."""
         lead = self._lead - n
-        return self.inserts >= max(self.min_size, 1) and lead >= -self.tolerance
+        return self._can_begin and lead >= -self.tolerance
 
     def owes(self, n: int) -> bool:
         """Whether `n` transitions more have to be sampled for as many a transition as asked."""
-        return self._lead >= n  # below zero until sampling begins
+        return self._can_begin and self._lead >= n
 
     def can_insert(self, n: int) -> bool:
         """Whether actors may insert `n` transitions now; always while the buffer fills."""
@@ -56,6 +56,11 @@ class RateLimiter:
         would begin with the whole tolerance."""
         self.inserts = inserts
         self.samples = self._asked + ahead
+
+    @property
+    def _can_begin(self) -> bool:
+        """Whether there is enough to sample from; not where a resumed run lacks its buffer."""
+        return self.inserts >= max(self.min_size, 1)
 
     @property
     def _asked(self) -> int:

@@ -8,14 +8,14 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import psutil
 import ray
 
 from quarl_nb.errors import QuarlError
-from quarl_nb.processes import child_environment
+from quarl_nb.processes import child_environment, holding_interrupts
 
 CONNECT_S = 30.0  # within which a cluster must answer
 
@@ -43,21 +43,28 @@ def cluster(n_actors: int) -> Iterator[None]:
         try:
             with child_environment():
                 ray.init(address, log_to_driver=False, logging_level=logging.ERROR, **options)
-        except Exception as error:  # Ray raises just that where a busy machine starts it slowly
-            _kill_half_started(before)
+        except BaseException as error:  # Ctrl-C too
+            if not ray.is_initialized():
+                with holding_interrupts():
+                    _kill_half_started(before)
+            if not isinstance(error, Exception):
+                raise
+            # Ray raises just `Exception` where a busy machine starts it slowly.
             raise QuarlError(f"Ray at {address}: {error}".partition("\n")[0]) from error
         _check_size(n_actors)
         yield
     finally:
-        ray.shutdown()  # of a cluster that was there before, only the connection
+        with holding_interrupts():  # a second Ctrl-C would leave it half shut down
+            ray.shutdown()  # of a cluster that was there before, only the connection
 
 
 def _kill_half_started(before: list[psutil.Process]) -> None:
     """What a start that failed leaves, `ray.shutdown` does not know of."""
     for process in psutil.Process().children():
-        if process not in before and "ray" in " ".join(process.cmdline()):
-            process.kill()
-            process.wait()
+        with suppress(psutil.Error):  # it has just ended
+            if process not in before and "ray" in " ".join(process.cmdline()):
+                process.kill()
+                process.wait()
 
 
 def _check_size(n_actors: int) -> None:

@@ -125,6 +125,11 @@ class Run:
         self.learner.update()
         self.result.updates, self.result.wall_s = self.learner.updates, self.wall_s
 
+    def catch_up(self) -> None:
+        """The updates still owed: the last messages are learned from as often as any."""
+        while self.learner.is_behind():
+            self.update()
+
     def count_publication(self, payload_bytes: int, cpu_s: float = 0.0) -> None:
         """Account for a policy that another process made ready to be pulled in `cpu_s`."""
         self.result.published += 1

@@ -52,6 +52,7 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
 
 def actorq_command(options: argparse.Namespace) -> int:
     """Train with quantized actors (ActorQ) and save the policy."""
+    from quarl_nb import provenance
     from quarl_nb.actorq import ActorQ, Saving
     from quarl_nb.actorq.algorithms import make_algorithm
     from quarl_nb.energy import EnergyMeter
@@ -59,6 +60,8 @@ def actorq_command(options: argparse.Namespace) -> int:
     from quarl_nb.studies.tasks import TASKS
 
     meter = EnergyMeter()  # before the learner is made: its country may be unknown
+    # Now, since by the end the code may be another.
+    origin = provenance.collect() if options.record else {}
     task = TASKS.get(options.env)
     if task and task.algo != options.algo:
         task = None
@@ -75,7 +78,7 @@ def actorq_command(options: argparse.Namespace) -> int:
     with _folder_to_fill(options.to):
         if options.record:
             make_file_writable(options.record)
-        return _learn(actorq, meter, options)
+        return _learn(actorq, meter, origin, options)
 
 
 @contextmanager
@@ -96,8 +99,11 @@ def _folder_to_fill(folder: Path | None) -> Iterator[None]:
                 folder.rmdir()
 
 
-def _learn(actorq: ActorQ, meter: EnergyMeter, options: argparse.Namespace) -> int:
+def _learn(
+    actorq: ActorQ, meter: EnergyMeter, origin: dict[str, Any], options: argparse.Namespace
+) -> int:
     """Train, tell, save: the exit status."""
+    from quarl_nb.processes import holding_interrupts
     from quarl_nb.rl.checkpoint import has_finite_weights
 
     learner = actorq.algorithm
@@ -105,24 +111,26 @@ def _learn(actorq: ActorQ, meter: EnergyMeter, options: argparse.Namespace) -> i
         with meter:
             actorq.learn(options.steps)
     except QuarlError:
-        # What was done until then is kept; the error itself is the last line.
+        # What was done until then is kept; the error itself is the last line, Ctrl-C or not.
         if actorq.result.steps > actorq.result.resumed_at:
-            _print_result(actorq.result)
-            if has_finite_weights(learner):
-                _save_policy(learner, actorq.result, options)
-            _write_record(actorq.result, meter, options)
+            with suppress(KeyboardInterrupt), holding_interrupts():
+                _print_result(actorq.result)
+                if has_finite_weights(learner):
+                    _save_policy(learner, actorq.result, options)
+                _write_record(actorq.result, meter, origin, options)
         raise
     result = actorq.result
-    if result.steps > result.resumed_at:
-        _print_result(result)
-        _write_record(result, meter, options)
-        _save_policy(learner, result, options)
-    elif result.stopped == "interrupted":
-        print("interrupted before the first step: nothing to save")
-    else:
-        print(f"nothing was left to do: {result.steps:,} steps were made before")
-        if options.to and not (options.to / "policy.json").exists():
+    with holding_interrupts():  # else Ctrl-C would lose what is yet to be saved
+        if result.steps > result.resumed_at:
+            _print_result(result)
             _save_policy(learner, result, options)
+            _write_record(result, meter, origin, options)
+        elif result.stopped == "interrupted":
+            print("interrupted before the first step: nothing to save")
+        else:
+            print(f"nothing was left to do: {result.steps:,} steps were made before")
+            if options.to and not (options.to / "policy.json").exists():
+                _save_policy(learner, result, options)
     return 130 if result.stopped == "interrupted" else 0
 
 
@@ -134,8 +142,9 @@ def _print_result(result: Result) -> None:
     print(f"{result.pulls} pulls of {result.payload_bytes:,} bytes, {result.restarts} restarts")
 
 
-def _write_record(result: Result, meter: EnergyMeter, options: argparse.Namespace) -> None:
-    from quarl_nb import provenance
+def _write_record(
+    result: Result, meter: EnergyMeter, origin: dict[str, Any], options: argparse.Namespace
+) -> None:
     from quarl_nb.paths import write_atomically
     from quarl_nb.store import to_json
 
@@ -144,7 +153,7 @@ def _write_record(result: Result, meter: EnergyMeter, options: argparse.Namespac
     names = ("env", "algo", "engine", "steps", "width", "device", "autocast", *SETTINGS)
     record = {"settings": {name: getattr(options, name) for name in names},
               "measured": result.as_measured(), "source": "measured",
-              "energy": meter.as_record(), "provenance": provenance.collect()}  # fmt: skip
+              "energy": meter.as_record(), "provenance": origin}  # fmt: skip
     if result.resumed_at and options.record.exists():
         # What was measured before the run was resumed is in no other place.
         earlier = _unused(options.record, f"until-{result.resumed_at}")

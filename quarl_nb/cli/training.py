@@ -13,6 +13,7 @@ from quarl_nb.processes import (
     STOP_S,
     child_environment,
     death,
+    end_child,
     end_with_parent,
     lock_bars_by_threads,
 )
@@ -60,7 +61,8 @@ def _train_together(names: Sequence[str], deadline: float | None, workers: int) 
         for process in crew:
             if process.is_alive():
                 process.terminate()
-                process.join(STOP_S)
+        for process in crew:
+            end_child(process, STOP_S)
     for process in crew:
         if process.exitcode not in (0, 1):
             print(f"error: a training {death(process.exitcode)}; the same command goes on from "

@@ -52,6 +52,14 @@ def test_a_run_resumed_from_an_older_checkpoint_owes_nothing():
     assert limiter.samples == 16_000 and limiter.can_sample(512) and limiter.can_insert(32)
 
 
+def test_a_run_resumed_without_its_buffer_owes_nothing_before_that_is_filled():
+    limiter = RateLimiter(samples_per_insert=16, min_size=420, tolerance=3200)
+    limiter.resume(400, ahead=-3200)
+    assert not limiter.owes(8)
+    limiter.inserts = 420
+    assert limiter.owes(8)
+
+
 @pytest.mark.parametrize("parts", [1, 2, 20])
 def test_a_run_in_parts_samples_as_often_as_one(parts):
     done, ahead, samples = 0, 0, 0

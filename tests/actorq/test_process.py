@@ -14,7 +14,9 @@ import pytest
 import torch
 
 from quarl_nb.actorq import ActorQ, Saving
+from quarl_nb.actorq.children import Child
 from quarl_nb.errors import QuarlError
+from quarl_nb.processes import SPAWN
 from quarl_nb.processor import usable_cores
 
 
@@ -163,6 +165,36 @@ def test_ctrl_c_ends_the_run_and_keeps_what_was_done(small_dqn):
     result = actorq.learn(10**6, progress_bar=False, on_message=interrupt)
     assert result.stopped == "interrupted" and 500 <= result.steps < 1000
     assert result.episodes and result.wall_s > 0
+
+
+def test_ctrl_c_while_a_child_is_started_leaves_none_running(small_dqn, monkeypatch, ctrl_c):
+    begin, begun = SPAWN.Process.start, []
+
+    def interrupted(self):
+        begin(self)
+        begun.append(self.name)
+        ctrl_c()
+        time.sleep(0.2)  # tqdm's thread takes the signal, then this one is interrupted
+
+    monkeypatch.setattr(SPAWN.Process, "start", interrupted)
+    result = ActorQ(small_dqn(), n_actors=2).learn(100, progress_bar=False)
+    assert begun == ["quantizer"] and (result.stopped, result.steps) == ("interrupted", 0)
+
+
+def test_a_second_ctrl_c_leaves_no_child_unended(small_dqn, monkeypatch, ctrl_c):
+    end, ended = Child.end, []
+
+    def interrupted(self):
+        ctrl_c()
+        end(self)
+        ended.append(self.name)
+
+    def interrupt(result):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Child, "end", interrupted)
+    result = ActorQ(small_dqn(), n_actors=2).learn(100, progress_bar=False, on_message=interrupt)
+    assert ended == ["quantizer", "actor 0", "actor 1"] and result.stopped == "interrupted"
 
 
 SCRIPT = """

@@ -128,20 +128,39 @@ def test_an_unreachable_or_foreign_address_is_one_line_and_no_hang(small_dqn, mo
             assert "\n" not in str(error.value) and time.monotonic() - started < 30
 
 
-def test_a_cluster_that_fails_to_start_is_one_line_and_leaves_nothing(small_dqn, monkeypatch):
-    pytest.importorskip("ray")
+def start_of_ray(monkeypatch, error):
+    """Have the start of Ray fail and leave two processes: one that has ended, one that runs."""
     started = []
 
     def fail(*arguments, **options):
-        started.append(subprocess.Popen(SLEEP))
-        while not psutil.Process(started[0].pid).cmdline():  # it is there a moment after the start
+        for command in ([sys.executable, "-c", ""], SLEEP):
+            started.append(psutil.Popen(command))
+        ended, sleeping = started
+        while ended.status() != psutil.STATUS_ZOMBIE:  # nobody has asked for its exit code
             time.sleep(0.01)
-        raise Exception("The current node timed out during startup.\nMore.")
+        while not sleeping.cmdline():  # it is there a moment after the start
+            time.sleep(0.01)
+        raise error
 
     monkeypatch.setattr("ray.init", fail)
+    return started
+
+
+def test_a_cluster_that_fails_to_start_is_one_line_and_leaves_nothing(small_dqn, monkeypatch):
+    pytest.importorskip("ray")
+    error = Exception("The current node timed out during startup.\nMore.")
+    started = start_of_ray(monkeypatch, error)
     with pytest.raises(QuarlError, match="^Ray at local: The current node timed out .*startup.$"):
         ray_actorq(small_dqn(), n_actors=1).learn(100, progress_bar=False)
-    assert started and not psutil.pid_exists(started[0].pid)
+    assert started and not psutil.pid_exists(started[-1].pid)
+
+
+def test_ctrl_c_while_a_cluster_is_started_leaves_nothing(small_dqn, monkeypatch):
+    pytest.importorskip("ray")
+    started = start_of_ray(monkeypatch, KeyboardInterrupt())
+    result = ray_actorq(small_dqn(), n_actors=1).learn(100, progress_bar=False)
+    assert result.stopped == "interrupted"
+    assert started and not psutil.pid_exists(started[-1].pid)
 
 
 @pytest.mark.slow

@@ -1,5 +1,6 @@
 """The whole loop in one process."""
 
+from dataclasses import replace
 from time import process_time
 
 import numpy as np
@@ -8,9 +9,10 @@ import torch
 from stable_baselines3 import DDPG, SAC, TD3
 
 from quarl_nb.actorq import ActorQ
+from quarl_nb.actorq.actorq import ENGINES
 from quarl_nb.actorq.run import Saving
 from quarl_nb.errors import QuarlError
-from quarl_nb.rl.checkpoint import read_progress
+from quarl_nb.rl.checkpoint import load_checkpoint, read_progress, save_checkpoint
 from quarl_nb.rl.policies import PolicyNet, load_policy
 
 
@@ -167,6 +169,26 @@ def test_a_run_goes_on_from_its_checkpoint(small_dqn, tmp_path):
     assert np.array_equal(second.replay_buffer.observations[:240], stored)
     again = run(small_dqn(), 480, saving=saving)
     assert again.steps == 480 and not again.episodes
+
+
+def test_a_finished_run_starts_nothing_and_makes_the_updates_it_still_owes(
+    small_dqn, tmp_path, monkeypatch
+):
+    saving = Saving(checkpoint=tmp_path / "run.pt")
+    updates = run(small_dqn(), 420, saving=saving).updates
+    monkeypatch.setattr("quarl_nb.actorq.actorq.ENGINES", dict.fromkeys(ENGINES))
+
+    def again():
+        result = run(small_dqn(), 420, saving=saving)
+        assert (result.steps, result.stopped, result.published) == (420, "done", 0)
+        return result.updates
+
+    assert again() == updates
+    model = small_dqn()
+    progress = load_checkpoint(saving.checkpoint, model)
+    # As one that was killed between its last message and its last ten updates, of 8 samples each.
+    save_checkpoint(saving.checkpoint, model, replace(progress, ahead=-80))
+    assert again() == updates + 10 == again()
 
 
 def test_a_run_ends_within_a_message_and_no_schedule_goes_below_zero(small_dqn):

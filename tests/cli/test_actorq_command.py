@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import signal
@@ -15,6 +16,7 @@ import numpy as np
 import psutil
 import pytest
 
+from quarl_nb.actorq import ActorQ
 from quarl_nb.cli import build_parser, main
 from quarl_nb.rl.checkpoint import read_progress
 from quarl_nb.rl.policies import load_policy
@@ -68,6 +70,26 @@ def test_the_record_holds_what_was_measured_until_an_error_too(tmp_path, capsys,
         assert measured["actor_s"]["environment"] > 0 and record["energy"]["cpu_s"] > 0
         assert record["settings"]["env"] == env_id and record["settings"]["precision"] == "int8"
         assert "packages" in record["provenance"]
+
+
+def test_the_record_tells_what_ran_as_of_when_the_run_began(tmp_path, monkeypatch):
+    moments = []
+
+    def collect():
+        moments.append("collected")
+        return {"git_commit": "of then"}
+
+    def learn(self, steps, whole=ActorQ.learn):
+        moments.append("trained")
+        return whole(self, steps)
+
+    monkeypatch.setattr("quarl_nb.provenance.collect", collect)
+    monkeypatch.setattr(ActorQ, "learn", learn)
+    file = tmp_path / "run.json"
+    command = [*SERIAL, "--env", "CartPole-v1", "--steps", "100", "--record", str(file)]
+    assert main(command) == 0
+    assert moments == ["collected", "trained"]
+    assert json.loads(file.read_text())["provenance"] == {"git_commit": "of then"}
 
 
 @pytest.mark.parametrize("option, name", [
@@ -177,6 +199,38 @@ def test_what_is_stopped_before_its_first_step_leaves_an_earlier_policy_alone(
     assert not checkpoint.exists()
     assert (folder / "policy.safetensors").read_bytes() == before and not file.exists()
     assert capsys.readouterr().out == "interrupted before the first step: nothing to save\n"
+
+
+def test_ctrl_c_while_a_run_is_saved_loses_none_of_it(
+    tmp_path, capsys, monkeypatch, ctrl_c, broken_env
+):
+    def interrupted(place):
+        def save(*arguments):
+            ctrl_c()
+            return whole(*arguments)
+
+        module, name = place.rsplit(".", 1)
+        whole = getattr(importlib.import_module(module), name)
+        monkeypatch.setattr(place, save)
+
+    for place in (
+        "actorq.run.save_checkpoint", "rl.policies.save_policy", "paths.write_atomically",
+    ):  # fmt: skip
+        interrupted(f"quarl_nb.{place}")
+    for env_id, steps, status, stopped in [
+        ("CartPole-v1", 200, 130, "interrupted"),
+        (broken_env, 150, 2, "environment raised ZeroDivisionError: no such wind"),
+    ]:
+        checkpoint, folder, file = (tmp_path / f"{env_id}{name}" for name in (".pt", "", ".json"))
+        command = [*SERIAL, "--env", env_id, "--steps", "200", "--to", str(folder)]
+        command += ["--checkpoint", str(checkpoint), "--record", str(file)]
+        assert main(command) == status
+        captured = capsys.readouterr()
+        assert captured.out.endswith(f"policy: {folder}\nrecord: {file}\n")
+        assert captured.err == ("interrupted\n" if status == 130 else f"error: {stopped}\n")
+        assert read_progress(checkpoint).timesteps == steps
+        assert load_policy(folder).spec.provenance["timesteps"] == steps
+        assert json.loads(file.read_text())["measured"]["stopped"] == stopped
 
 
 @pytest.mark.parametrize(("more", "expected"), [

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import errno
+import multiprocessing
 import os
 import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
+import cloudpickle
 import pytest
 import torch
 
-from quarl_nb.cli import main
+from quarl_nb.cli import main, training
 from quarl_nb.errors import QuarlError
 from quarl_nb.report.paper import published_ptq
 from quarl_nb.rl import zoo
@@ -191,6 +194,34 @@ def test_a_folder_that_cannot_be_written_is_one_line(project, capsys):
     (project / "runs").write_text("in the way")
     assert main(["train", PPO]) == 1
     assert capsys.readouterr().err == f"error: cannot write to '{zoo.run_folder(PPO)}': {NO}\n"
+
+
+def test_interrupted_workers_that_do_not_hear_it_are_killed(
+    project, monkeypatch, tmp_path, ctrl_c
+):
+    def deaf(queue, deadline):
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        (tmp_path / f"{os.getpid()}.deaf").touch()
+        time.sleep(1e6)
+
+    class ByValue:  # a child cannot import this file
+        def __reduce__(self):
+            return cloudpickle.loads, (cloudpickle.dumps(deaf),)
+
+    def interrupt():
+        until(lambda: len(list(tmp_path.glob("*.deaf"))) == 2)
+        ctrl_c()
+
+    monkeypatch.setattr(training, "_work", ByValue())
+    monkeypatch.setattr(training, "STOP_S", 0.1)
+    threading.Thread(target=interrupt).start()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            training.train_all([PPO, A2C], None, workers=2)
+        assert not multiprocessing.active_children()
+    finally:
+        for process in multiprocessing.active_children():
+            process.kill()
 
 
 @pytest.mark.slow
