@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 from math import ceil
 
 import pandas as pd
 
-# Of a page of two columns (7 by 9 in), in the 7 points that the widest parts are shrunk to.
-LINE = 150  # characters
-PAGE = 60  # lines
+# Of a page of two columns (7 by 9 in).
+LINE = 150  # characters, in the 7 points that the widest parts are shrunk to
+PAGE = 45  # lines, in the 10 points of a part that is not shrunk
 WRAP = 40  # characters of a cell; longer texts are broken into lines
 _GAP = 3  # characters between two columns
 
@@ -23,8 +23,9 @@ _NOT_WIDER = r"\resizebox{\ifdim\width>\textwidth\textwidth\else\width\fi}{!}"
 def latex(shown: pd.DataFrame, name: str, caption: str, index: bool) -> str:
     """Tables over both columns of a page (needs the packages array, booktabs and graphicx).
 
-    One that is wider than `LINE` or longer than `PAGE` comes in parts, each with the first column
-    (or the index) and the caption; columns under one heading stay together.
+    One that is wider than `LINE` or longer than `PAGE` comes in parts, each with the caption and
+    the columns that tell rows apart (the index, or else the first ones); columns under one heading
+    stay together.
 
     Args:
         name: the label of the first part is tab:`name`, of the second tab:`name`-2, ...
@@ -45,7 +46,7 @@ def _parts(shown: pd.DataFrame, index: bool) -> Iterator[pd.DataFrame]:
     texts = shown.astype(str)
     widths = [min(WRAP, max(map(len, [_heading(name), *texts.iloc[:, i]]))) + _GAP
               for i, name in enumerate(shown.columns)]  # fmt: skip
-    labels = 0 if index else 1  # columns that every part has
+    labels = 0 if index else _label_columns(texts, widths)
     labels_width = sum(widths[:labels])
     if index:
         levels = shown.index.to_frame().astype(str)
@@ -60,8 +61,26 @@ def _parts(shown: pd.DataFrame, index: bool) -> Iterator[pd.DataFrame]:
             yield shown.iloc[rows, columns]
 
 
-def _packed(sizes: Iterable[int], room: int) -> list[list[int]]:
-    """The positions of `sizes` in as few groups of neighbours as `room` allows, one at least."""
+def _label_columns(texts: pd.DataFrame, widths: Sequence[int]) -> int:
+    """How many of the first columns tell rows apart; 1 if that takes more than half a line."""
+    for n in range(1, texts.shape[1]):
+        if sum(widths[:n]) > LINE / 2:
+            break
+        if not texts.iloc[:, :n].duplicated().any():
+            return n
+    return 1
+
+
+def _packed(sizes: Sequence[int], room: int) -> list[list[int]]:
+    """The positions of `sizes` in as few groups of neighbours as `room` allows, of like size."""
+    groups = _filled(sizes, room)
+    while len(found := _filled(sizes, room - 1)) == len(groups) and room > max(sizes, default=0):
+        groups, room = found, room - 1
+    return groups
+
+
+def _filled(sizes: Sequence[int], room: int) -> list[list[int]]:
+    """Each group as full as can be; one that alone is larger than `room` is a group."""
     groups: list[list[int]] = [[]]
     left = room
     for i, size in enumerate(sizes):

@@ -38,6 +38,7 @@ def test_parts_fit_a_page_and_hold_every_cell_once() -> None:
         assert len(part) <= PAGE and all(len(row) * (12 + 3) <= LINE for row in part)
     shown = [cell for part in parts for row in part for cell in row[1:]]
     assert sorted(shown) == sorted(table.iloc[:, 1:].to_numpy().ravel())
+    assert {len(part[0]) for part in parts} == {6, 9}  # not 10 and 3
     for columns in range(4):  # each part of the columns is the whole table from top to bottom
         firsts = [row[0] for part in parts[3 * columns : 3 * columns + 3] for row in part]
         assert firsts == table["c0"].tolist()
@@ -56,6 +57,19 @@ def test_an_index_is_in_every_part() -> None:
     assert all([row[0] for row in part] == ["here", "there"] for part in parts)
 
 
+def test_every_part_has_the_columns_that_tell_rows_apart() -> None:
+    """Network and batch, where a network has several rows; one alone where none do."""
+    table = numbered(4, 20, 12)
+    table["c0"], table["c1"] = ["a", "a", "b", "b"], ["1", "8", "1", "8"]
+    parts = bodies(latex(table, "t", "c", False))
+    assert len(parts) > 1
+    assert all([row[:2] for row in part] == [["a", "1"], ["a", "8"], ["b", "1"], ["b", "8"]]
+               for part in parts)  # fmt: skip
+    alike = pd.concat([table.iloc[:1]] * 3, ignore_index=True)
+    (_, second, *_) = bodies(latex(alike, "t", "c", False))
+    assert second[0][0] == "a" and second[0][1] not in alike.iloc[0, :5].tolist()
+
+
 def test_columns_under_one_heading_stay_together() -> None:
     table = numbered(1, 24, 12)
     table.columns = pd.MultiIndex.from_tuples([(f"g{i // 4}", f"c{i % 4}") for i in range(24)])
@@ -68,8 +82,8 @@ def test_columns_under_one_heading_stay_together() -> None:
 def test_long_texts_are_wrapped_and_count_as_their_lines() -> None:
     table = pd.DataFrame({"name": ["a"] * 10, "text": ["x" * (10 * WRAP)] * 10, "n": range(10)})
     text = latex(table, "t", "c", False)
-    assert text.count(r"\begin{tabular}{l>{\raggedright\arraybackslash}p{20em}r}") == 2
-    assert [len(part) for part in bodies(text)] == [PAGE // 10, 10 - PAGE // 10]
+    assert text.count(r"\begin{tabular}{l>{\raggedright\arraybackslash}p{20em}r}") == 3
+    assert [len(part) for part in bodies(text)] == [4, 4, 2]
 
 
 def test_a_row_taller_than_a_page_is_kept() -> None:
