@@ -54,8 +54,8 @@ def test_every_dependency_is_pinned_to_a_version_it_allows(requirement):
 # Imported, and brought by a requirement of which they are a part.
 BROUGHT = {"cycler": "matplotlib", "ipython": "jupyterlab", "nbformat": "papermill",
            "traitlets": "jupyterlab"}  # fmt: skip
-# Required and imported by nothing here: `make lab`, pandas' HTML tables, and what was asked for.
-NOT_IMPORTED = {"jupyterlab", "jinja2", "seaborn"}
+# Required and imported by nothing here: `make lab`, and pandas' HTML tables.
+NOT_IMPORTED = {"jupyterlab", "jinja2"}
 
 
 def imported() -> dict[str, set[str]]:
