@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -330,6 +330,24 @@ def test_what_tasks_have_their_own_of_is_told_where_it_varies_within_one(
     tasks = pd.concat([plain, other.assign(**{name: [change] * len(other)})], ignore_index=True)
     shown = tables.table2(tables.table2_rows(actorq.runs.speedups(tasks)))
     assert shown.index.names == ["task"] and len(shown) == 11
+
+
+def test_machines_share_a_panel_against_steps_and_none_against_time() -> None:
+    """A title tells what panels differ in, and nothing else."""
+    def titles(runs: pd.DataFrame, axis: Literal["time", "steps"]) -> list[str]:
+        return [ax.get_title() for ax in actorq.curve_figures.convergence(runs, axis)[0].axes]
+
+    tasks, kinds = ["Walker Stand", "Acrobot (Gym)"], ["fp32/torch", "fp16/torch"]
+    here = make_records(tasks, kinds).assign(**{"provenance.cpu": "one CPU"})
+    there = make_records(tasks[:1], kinds).assign(**{"provenance.cpu": "another CPU"})
+    both = pd.concat([here, there], ignore_index=True)
+    assert sorted(titles(both, "steps")) == sorted(tasks)
+    assert sorted(titles(both, "time")) == [
+        "Acrobot (Gym)", "Walker Stand\nanother CPU", "Walker Stand\none CPU"]  # fmt: skip
+    # What has nothing to compare its time with is left to the steps; alone it is shown.
+    fp16 = there[there["precision"] == "fp16"]
+    assert sorted(titles(pd.concat([here, fp16], ignore_index=True), "time")) == sorted(tasks)
+    assert titles(fp16, "time") == ["Walker Stand"]
 
 
 def test_figures_plot_what_was_recorded_or_say_why_not() -> None:

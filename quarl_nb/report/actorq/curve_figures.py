@@ -14,8 +14,8 @@ from matplotlib.ticker import MaxNLocator
 
 from quarl_nb.report.actorq.actors import COLORS, DASHES, actor_label, kind_order
 from quarl_nb.report.actorq.curves import WINDOW, on_grid
-from quarl_nb.report.actorq.knobs import OF_A_TASK, knobs_told, machine_told, varied
-from quarl_nb.report.actorq.runs import SETTING, learning_runs, speedups
+from quarl_nb.report.actorq.knobs import knobs_told, machine_told, varied
+from quarl_nb.report.actorq.runs import MACHINE, SETTING, learning_runs, speedups
 from quarl_nb.report.style import (
     BLACK,
     GREY,
@@ -34,22 +34,27 @@ def convergence(
     """The learner's return against time (Figure 1) or environment steps (Figure 2), by task.
 
     Lines are the mean over runs of the running means of 10 episodes, bands the range of the runs.
-    Dotted: 95 % of the best fp32 return; a star where a curve first reaches it.
+    Dotted: 95 % of the best fp32 return; a star where a curve first reaches it. Machines have a
+    panel each against time, where only those with fp32 actors are shown of a task that has any.
     """
     runs = learning_runs(records)
     if runs.empty:
         raise NothingToDrawError("no ActorQ run with a learning curve: run the study first")
     table, points = speedups(records), []
-    settings = list(runs.groupby(SETTING, sort=False, dropna=False))
+    # What a step teaches is the same on every machine, how long it takes is not.
+    shared = SETTING if axis == "time" else [name for name in SETTING if name not in MACHINE]
+    settings = list((_comparable(runs) if axis == "time" else runs).groupby(
+        shared, sort=False, dropna=False))  # fmt: skip
+    firsts = pd.DataFrame([group.iloc[0] for _, group in settings])[shared]
     looks = _actor_looks(runs["actor"].unique())
     with mpl.rc_context(STYLE):
         fig, axes = panel_grid(len(settings), columns=3, height_in=1.55)
         for ax, (setting, group) in zip(axes, settings, strict=True):
-            found = _at(table, dict(zip(SETTING, setting, strict=True)))
+            found = _at(table, dict(zip(shared, setting, strict=True)))
             points.append(draw_curves(ax, group, TIME if axis == "time" else STEPS, "actor",
                                        looks))
             _draw_level(ax, found, "time_s" if axis == "time" else "steps")
-            ax.set_title(_title(group.iloc[0], settings))
+            ax.set_title(_title(group.iloc[0], firsts))
             ax.yaxis.set_major_locator(MaxNLocator(4))
         label = "minutes since the actors started" if axis == "time" else \
             "thousands of environment steps, all actors together"
@@ -57,6 +62,13 @@ def convergence(
         fig.supylabel(f"return of the learner's policy\n(mean of {WINDOW} episodes)", fontsize=7)
         common_legend(fig, axes)
     return fig, pd.concat(points, ignore_index=True)
+
+
+def _comparable(runs: pd.DataFrame) -> pd.DataFrame:
+    """Without those on a machine of no fp32 run, of tasks whose fp32 ran on another."""
+    fp32 = (runs["precision"] == "fp32").rename("fp32")
+    there = runs[SETTING].assign(fp32=fp32).groupby(SETTING, dropna=False)["fp32"].transform("any")
+    return runs[there | ~fp32.groupby(runs["task"]).transform("any")]
 
 
 def _actor_looks(actors: Iterable[str]) -> dict[Any, dict[str, Any]]:
@@ -106,15 +118,8 @@ def _at(table: pd.DataFrame, setting: dict[str, object]) -> pd.DataFrame:
     return table
 
 
-def _title(first: pd.Series, settings: list) -> str:
-    """The task, and its setting where the task has several."""
-    same = pd.DataFrame([group.iloc[0] for _, group in settings])
-    same = same[same["task"] == first["task"]]
-    if len(same) == 1:
-        return str(first["task"])
-    text = (f"{first['task']}: {first['width']} wide, {first['n_actors']}x"
-            f"{first['envs_per_actor']}, pull {first['pull_period']}, "
-            f"{first['samples_per_insert']:g}/insert")
-    others = [name for name in varied(same) if name in (*OF_A_TASK, "budget.device")]
-    told = ", ".join(knobs_told(first, others, same))
-    return "\n".join(filter(None, [text, told, *machine_told(first, same)]))
+def _title(first: pd.Series, firsts: pd.DataFrame) -> str:
+    """The task and, where it has several panels, what tells this one from the others."""
+    same = firsts[firsts["task"] == first["task"]]
+    told = ", ".join(knobs_told(first, [k for k in varied(same) if k not in MACHINE], same))
+    return "\n".join(filter(None, [first["task"], told, *machine_told(first, same)]))

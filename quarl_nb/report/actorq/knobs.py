@@ -53,7 +53,8 @@ def knobs_told(row: pd.Series, knobs: Sequence[str], rows: pd.DataFrame) -> list
 def machine_told(row: pd.Series, rows: pd.DataFrame) -> list[str]:
     """Where a row was measured: its processor and its learner's GPU, each where `rows` differ in
     it and the row has one."""
-    return [str(row[name]) for name in MACHINE if rows[name].nunique() > 1 and row[name]]
+    return [str(row[name]) for name in MACHINE
+            if name in rows and rows[name].nunique() > 1 and row[name]]  # fmt: skip
 
 
 def _text(value: Any) -> str:
