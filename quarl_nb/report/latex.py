@@ -110,9 +110,10 @@ def _table(part: pd.DataFrame, label: str, caption: str, index: bool) -> str:
     if not index:
         styler = styler.hide(axis="index")
     levels = part.index.nlevels if index else 0
+    columns = [_alignment(part.iloc[:, i]) for i in range(part.shape[1])]
     text = styler.to_latex(
         hrules=True, caption=caption, label=label, position="t", environment="table*",
-        column_format="l" * levels + "".join(map(_alignment, _columns(part))),
+        column_format="l" * levels + "".join(columns),
         multicol_align="c", multirow_align="naive",
     )  # fmt: skip
     for sign, command in _IN_MATH.items():
@@ -120,10 +121,6 @@ def _table(part: pd.DataFrame, label: str, caption: str, index: bool) -> str:
     head, body = text.split(r"\begin{tabular}")
     body = body.replace(r"\end{tabular}", "\\end{tabular}}")
     return f"{head}{_NOT_WIDER}{{%\n\\begin{{tabular}}{body}"
-
-
-def _columns(part: pd.DataFrame) -> Sequence[pd.Series]:
-    return [part.iloc[:, i] for i in range(part.shape[1])]
 
 
 def _alignment(column: pd.Series) -> str:

@@ -33,6 +33,8 @@ CYCLE = (BLUE, VERMILION, GREEN, ORANGE, PURPLE, SKY, BLACK, GREY)
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 LINES: tuple[Any, ...] = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))  # lines without colours
 
+PERCENT = FuncFormatter(lambda x, _: f"{x:.0%}".replace("-", "\u2212"))  # 0.05 as 5%
+
 # Any: matplotlib's stubs want each key as a literal.
 STYLE: Any = {
     "font.family": "sans-serif", "font.sans-serif": ["DejaVu Sans"], "font.size": 7,
@@ -98,7 +100,7 @@ def loss_axis(ax: Axes, which: Literal["x", "y"]) -> None:
     levels = (0.05, 0.1, 0.2, 0.5, 1) if high < 1.2 else (0.05, 0.2, 1, 5, 25, 125)
     ticks = [*(-level for level in levels[::-1]), 0.0, *levels]
     axis.set_ticks([tick for tick in ticks if min(low, 0) <= tick <= max(high, MARGIN)])
-    axis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:.0%}".replace("-", "\u2212")))
+    axis.set_major_formatter(PERCENT)
     axis.set_minor_locator(NullLocator())
 
 

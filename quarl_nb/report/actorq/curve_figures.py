@@ -51,8 +51,7 @@ def convergence(
         fig, axes = panel_grid(len(settings), columns=3, height_in=1.55)
         for ax, (setting, group) in zip(axes, settings, strict=True):
             found = _at(table, dict(zip(shared, setting, strict=True)))
-            points.append(draw_curves(ax, group, TIME if axis == "time" else STEPS, "actor",
-                                       looks))
+            points.append(draw_curves(ax, group, TIME if axis == "time" else STEPS, "actor", looks))
             _draw_level(ax, found, "time_s" if axis == "time" else "steps")
             ax.set_title(_title(group.iloc[0], firsts))
             ax.yaxis.set_major_locator(MaxNLocator(4))
@@ -66,7 +65,7 @@ def convergence(
 
 def _comparable(runs: pd.DataFrame) -> pd.DataFrame:
     """Without those on a machine of no fp32 run, of tasks whose fp32 ran on another."""
-    fp32 = (runs["precision"] == "fp32").rename("fp32")
+    fp32 = runs["precision"] == "fp32"
     there = runs[SETTING].assign(fp32=fp32).groupby(SETTING, dropna=False)["fp32"].transform("any")
     return runs[there | ~fp32.groupby(runs["task"]).transform("any")]
 

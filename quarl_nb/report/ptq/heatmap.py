@@ -8,13 +8,13 @@ import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.colors import SymLogNorm
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter
 
 from quarl_nb.report.losses import paired_losses, policy_label
 from quarl_nb.report.stats import ALPHA, MARGIN
 from quarl_nb.report.style import (
     PAGE_HEIGHT_IN,
     PAGE_IN,
+    PERCENT,
     STYLE,
     NothingToDrawError,
     new_figure,
@@ -24,7 +24,6 @@ COLUMNS = {"fp16": "fp16", "int8": "int8\nW8A8", "legacy8": "legacy\n8"} \
     | {f"affine{bits}": str(bits) for bits in range(16, 1, -1)}  # fmt: skip
 _DEEPEST = 1.0  # the loss at which colours end: all that fp32 earned
 _UNMEASURED = "0.88"  # grey
-_PERCENT = FuncFormatter(lambda x, _: f"{x:.0%}".replace("-", "\u2212"))
 
 
 def loss_heatmap(records: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
@@ -64,7 +63,7 @@ def _draw(ax: Axes, losses: pd.DataFrame, certain: pd.DataFrame) -> None:
         losses.astype(float), ax=ax, annot=texts, fmt="", annot_kws={"fontsize": 5},
         cmap="vlag", norm=SymLogNorm(MARGIN, vmin=-_DEEPEST, vmax=_DEEPEST, base=10),
         linewidths=0.4, xticklabels=[COLUMNS[name] for name in losses], yticklabels=True,
-        cbar_kws={"ticks": ticks, "format": _PERCENT, "aspect": 50, "pad": 0.01},
+        cbar_kws={"ticks": ticks, "format": PERCENT, "aspect": 50, "pad": 0.01},
     )  # fmt: skip
     bar = ax.collections[0].colorbar
     assert bar is not None
