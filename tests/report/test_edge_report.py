@@ -325,6 +325,16 @@ def test_success_takes_the_time_of_the_kernel_that_holds_the_width() -> None:
     assert "measured" in fig.axes[0].get_title() and "modelled" in fig.axes[1].get_title()
 
 
+def test_success_rates_of_one_per_cent_have_ticks_that_differ() -> None:
+    """Whole per cents were printed at halves: 98%, 98%, 99%, 100%, 100%."""
+    records = pd.concat([timed(), flights({("int8", "minmax"): 0.99}, base=0.992)],
+                        ignore_index=True)  # fmt: skip
+    fig, _ = edge.success_figures.success_against_latency(records)
+    fig.axes[0].set_ylim(0.97, 1)
+    ticks = [tick.get_text() for tick in fig.axes[0].get_yticklabels()]
+    assert "99.5%" in ticks and len(set(ticks)) == len(ticks)
+
+
 def test_emulated_cores_tell_instructions_and_bytes() -> None:
     rows = pd.DataFrame([{
         "key": precision, "profile": "full", "network": "64x3", "precision": precision,

@@ -125,7 +125,7 @@ def success_against_latency(records: pd.DataFrame) -> tuple[Figure, pd.DataFrame
             ax.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
             ax.xaxis.set_minor_formatter(NullFormatter())
             ax.set_xlabel("one decision (ms)")
-            ax.yaxis.set_major_formatter(PercentFormatter(1, 0))
+            ax.yaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{100 * x:.3g}%"))
             ax.set_title(title)
         axes[0].set_ylabel("success rate (measured, simulated precision)")
         fig.legend(handles=_point_legend(points), loc="outside upper center", ncols=10)
