@@ -85,18 +85,23 @@ class Training:
     options: Mapping[str, Any]
 
 
-# Ours, found by one run each in full precision; the RL Zoo's are for other sizes (CartPole) or
-# need hours with fewer updates (MuJoCo).
+# Ours, so that a training fails rarely: one that does outweighs what int8 could cost. Found in full
+# precision on four to twelve training seeds from 1000 on, which the study does not use: CartPole at
+# a constant rate forgets what it knew (2 trainings of 24), and D4PG with Acme's targets, copied
+# every 100 updates, and steps of 1e-3 of the actor saturates it for good (4 of 24). The RL Zoo's
+# are for other sizes (CartPole) or need hours with fewer updates (MuJoCo).
 _SHARED = dict(batch_size=64, buffer_size=100_000, learning_starts=1000)
-_DQN = _SHARED | dict(learning_rate=5e-4, target_update_interval=200, n_steps=5,
+_DQN = _SHARED | dict(learning_rate="lin_1e-3", target_update_interval=200, n_steps=5,
                       exploration_fraction=0.16, exploration_final_eps=0.1)  # fmt: skip
-_CONTINUOUS = _SHARED | dict(learning_rate=1e-3)
+_FALLING = _SHARED | dict(learning_rate="lin_1e-3")
+_D4PG = _FALLING | dict(actor_learning_rate=2e-4, n_steps=1, tau=0.005, target_update_period=1,
+                        v_min=-1600.0, v_max=0.0)  # fmt: skip
 TRAININGS = {
     "dqn": Training("CartPole-v1", 50_000, 0.5, _DQN),
-    "ddpg": Training("Pendulum-v1", 10_000, 1.0, _CONTINUOUS),
-    "td3": Training("Pendulum-v1", 20_000, 1.0, _CONTINUOUS),
-    "sac": Training("Pendulum-v1", 10_000, 1.0, _CONTINUOUS),
-    "d4pg": Training("Pendulum-v1", 10_000, 1.0, _CONTINUOUS | dict(v_min=-1600.0, v_max=0.0)),
+    "ddpg": Training("Pendulum-v1", 15_000, 1.0, _FALLING),
+    "td3": Training("Pendulum-v1", 20_000, 1.0, _FALLING),
+    "sac": Training("Pendulum-v1", 10_000, 1.0, _SHARED | dict(learning_rate=1e-3)),
+    "d4pg": Training("Pendulum-v1", 15_000, 1.0, _D4PG),
 }
 
 
@@ -197,8 +202,7 @@ SMOKE = {"algos": ["dqn"], "variants": ["fp32", "int8", "noise8", "learner8"], "
          "width": 32, "steps": 2000, "evaluations": 2, "episodes": 2}  # fmt: skip
 QUICK = SMOKE | {"algos": ["dqn", "ddpg"], "variants": [*VARIANTS], "seeds": [0, 1], "steps": 4000,
                  "evaluations": 4, "episodes": 5}  # fmt: skip
-# By the variance of the first eight trainings, 24 would decide whether int8 costs an algorithm 5 %.
-# Of DQN and D4PG they do not: D4PG's fail in 4 of 24 in float32, 3 in int8, in none of those eight.
+# Whether int8 costs an algorithm 5 % takes more trainings than whether a quantized learner does.
 FULL = QUICK | {"algos": [*TRAININGS], "seeds": [*range(8)], "width": 64, "steps": 0,
                 "replicated": ["fp32", "int8"], "more_seeds": [*range(8, 24)],
                 "evaluations": 20, "episodes": 10}  # fmt: skip
