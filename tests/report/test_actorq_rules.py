@@ -138,6 +138,16 @@ def test_returns_decide_task_by_task() -> None:
     assert returns_kept(few, ["fp16", "int8"]).verdict == "inconclusive"
 
 
+def test_returns_and_steps_compare_across_machines() -> None:
+    records = make_records(seeds=range(10))
+    cpus = records["precision"].map({"fp32": "one"}).fillna("another")
+    apart = records.assign(**{"provenance.cpu": cpus})
+    assert returns_kept(apart, ["fp16", "int8"]).verdict == "reproduced"
+    env_ids = sorted({*records["env_id"]})
+    assert fewer_steps(apart, "int8", env_ids) == fewer_steps(records, "int8", env_ids)
+    assert speedup_above(apart, ["int8"], 1.5).verdict == "not measured"  # times do not
+
+
 def test_steps_and_times_of_single_tasks() -> None:
     def returns(_: str, actor: str, seed: int) -> Sequence[float]:
         return (0, 100, 100) if actor.startswith("int8") else (0, 50, 100)

@@ -24,7 +24,9 @@ from quarl_nb.report.actorq.findings import (
 )
 from quarl_nb.report.actorq.runs import (
     ACTOR,
+    ANYWHERE,
     BUT_PULLS,
+    SETTING,
     learning_runs,
     return_losses,
     speedups,
@@ -97,7 +99,7 @@ def returns_kept(
     Args:
         measure: "final_loss" (end of the run) or "area_loss" (mean over the steps of the run).
     """
-    rows = _speedups(records, precisions)
+    rows = _speedups(records, precisions, setting=ANYWHERE)
     rows = rows[rows[measure].notna()] if len(rows) else rows
     if rows.empty:
         return NOT_MEASURED
@@ -117,7 +119,7 @@ def returns_kept(
 def fewer_steps(records: pd.DataFrame, precision: str, env_ids: Sequence[str]) -> Finding:
     """Reproduced when on every one of `env_ids` 95 % reward takes fewer steps than with fp32, not
     reproduced when it takes more on one, corrected for all tasks."""
-    rows = _speedups(records, [precision], (), env_ids)
+    rows = _speedups(records, [precision], (), env_ids, ANYWHERE)
     rows = rows[rows["steps_ratio"].notna()] if len(rows) else rows
     if rows.empty:
         return NOT_MEASURED
@@ -193,10 +195,10 @@ def rare_pulls_slower(
 
 def _speedups(
     records: pd.DataFrame, precisions: Sequence[str], algos: Sequence[str] = (),
-    env_ids: Sequence[str] = (),
+    env_ids: Sequence[str] = (), setting: Sequence[str] = SETTING,
 ) -> pd.DataFrame:
     """`speedups` of these against fp32 in torch, in the paper's setting wherever measured there."""
-    found = speedups(measured(records))
+    found = speedups(measured(records), setting=setting)
     if found.empty:
         return found
     keep = found["precision"].isin([*precisions])

@@ -27,9 +27,9 @@ MACHINE = ["provenance.cpu", "gpu"]
 SETTING = ["task", "env_id", "algo", "width", "n_actors", "envs_per_actor", "pull_period",
            "samples_per_insert", "batch_size", "options", "budget.steps", "budget.device",
            "budget.autocast", *MACHINE]  # fmt: skip
-# Of runs that are compared at several pull periods: steps and updates tell the same on any
-# machine.
-BUT_PULLS = [name for name in SETTING if name not in ("pull_period", *MACHINE)]
+# Where their returns, steps and updates are compared, which are the same on any machine.
+ANYWHERE = [name for name in SETTING if name not in MACHINE]
+BUT_PULLS = [name for name in ANYWHERE if name != "pull_period"]
 ACTOR = ["precision", "runtime", "communication"]
 AXES = {"time_s": "curve_wall_s", "steps": "curve_steps", "updates": "curve_updates"}
 
@@ -92,15 +92,20 @@ def learning_runs(records: pd.DataFrame) -> pd.DataFrame:
     return runs[evaluated & as_computed].reset_index(drop=True)
 
 
-def speedups(records: pd.DataFrame, resamples: int = RESAMPLES) -> pd.DataFrame:
+def speedups(
+    records: pd.DataFrame, resamples: int = RESAMPLES, setting: Sequence[str] = SETTING
+) -> pd.DataFrame:
     """Every kind of actor at every task and setting: time to reward, speed-up, loss of return.
 
     The level is 95 % of the best running mean of all fp32 runs of the setting, aggregated against
     steps; each configuration's own aggregated curve has to reach it. Intervals (95 %) redraw the
     runs of either side and of the level together; a single run has none.
 
+    Args:
+        setting: what runs must share; with `ANYWHERE`, times and their ratios are of no meaning.
+
     Returns:
-        `SETTING`, precision, runtime, actor, runs (and base_runs of fp32, of torch where measured),
+        `setting`, precision, runtime, actor, runs (and base_runs of fp32, of torch where measured),
         level, initial (untrained); time_s, steps and
         updates to the level (NaN: never); total_s, total_steps, total_updates of a whole run;
         speedup_torch and speedup_ort (time against either fp32 baseline) and steps_ratio (steps
@@ -113,8 +118,8 @@ def speedups(records: pd.DataFrame, resamples: int = RESAMPLES) -> pd.DataFrame:
     if runs.empty:
         return pd.DataFrame()
     found: list[dict[str, object]] = []
-    for setting, group in runs.groupby(SETTING, sort=False, dropna=False):
-        shared = dict(zip(SETTING, setting, strict=True))
+    for values, group in runs.groupby([*setting], sort=False, dropna=False):
+        shared = dict(zip(setting, values, strict=True))
         if (group["precision"] == "fp32").any():
             found += [shared | row for row in _setting_rows(group, resamples)]
     return pd.DataFrame(found)
