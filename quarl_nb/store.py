@@ -9,7 +9,6 @@ import math
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
-from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -64,13 +63,11 @@ class ResultStore:
             QuarlError: the folder cannot be written.
         """
         folder = self.path(study, profile, "key").parent
+        make_writable(folder)
         try:
-            folder.mkdir(parents=True, exist_ok=True)
-            with TemporaryFile(dir=folder):
-                pass  # it can be written
             sweep(folder)
         except OSError as error:
-            raise QuarlError(f"cannot write records in '{folder}': {error.strerror}") from error
+            raise QuarlError(f"cannot write to '{folder}': {error.strerror}") from error
 
     def write(
         self, record: Mapping[str, Any], arrays: Mapping[str, np.ndarray] | None = None
@@ -167,7 +164,7 @@ class ResultStore:
         return None
 
     def chosen(self, study: str, profile: str | None = None) -> list[dict[str, Any]]:
-        """One record a cell and device: a planned one before any other, then the newest.
+        """One record a cell and device, sorted by key: a planned one, else the newest.
 
         A cell has several if it was measured with several budgets: those of `--set`, or of a
         profile that has changed since. A learner's device is one that changes what is measured.
@@ -189,10 +186,11 @@ class ResultStore:
         # Asked only where it decides: planning loads the study, and torch with it.
         if profile and self.planned and any(len(found) > 1 for found in cells.values()):
             planned = self.planned(study, profile)
-        return [
+        best = (
             max(found, key=lambda record: (record["key"] in planned, *_age_order(record)))
             for found in cells.values()
-        ]
+        )
+        return sorted(best, key=lambda record: str(record["key"]))
 
     def frame(self, study: str, profile: str | None = None) -> pd.DataFrame:
         """One row a cell, its `chosen` record; by default of the best profile that has records.

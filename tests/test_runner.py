@@ -171,7 +171,7 @@ def test_a_study_that_cannot_be_sent_is_refused(store):
 
 def test_records_that_cannot_be_written_stop_the_run(tmp_path):
     (tmp_path / "records").write_text("in the way")
-    with pytest.raises(QuarlError, match="cannot write records in"):
+    with pytest.raises(QuarlError, match="cannot write to"):
         run(ResultStore(tmp_path / "records"))
 
 

@@ -219,7 +219,7 @@ def test_prepare_minds_no_temporary_that_another_run_finishes(store, monkeypatch
 
 def test_prepare_refuses_a_folder_that_cannot_be_written(tmp_path):
     (tmp_path / "records").write_text("a file in the way")
-    with pytest.raises(QuarlError, match="cannot write records in '.*ptq/smoke'"):
+    with pytest.raises(QuarlError, match="cannot write to '.*ptq/smoke'"):
         ResultStore(tmp_path / "records").prepare("ptq", "smoke")
 
 
@@ -250,6 +250,15 @@ def test_frame_shows_the_newest_record_of_a_cell(store):
     assert list(store.frame("ptq")["budget.episodes"]) == [3]
     store.write(make_record(schema_version=2, budget={"episodes": 4}))
     assert list(store.frame("ptq")["budget.episodes"]) == [4]
+
+
+def test_superseded_records_do_not_change_the_order(store):
+    later = "2026-01-02T00:00:00+00:00"
+    for seed in range(8):
+        store.write(make_record(seed, budget={"episodes": 5}))
+        store.write(make_record(seed, start_time=later, budget={"episodes": 3}))
+    keys = [record["key"] for record in store.chosen("ptq")]
+    assert len(keys) == 8 and keys == sorted(keys)
 
 
 def test_a_cell_measured_on_two_devices_is_shown_on_both(store):
