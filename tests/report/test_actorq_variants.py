@@ -1,3 +1,5 @@
+from collections import Counter
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -167,8 +169,12 @@ def test_table_and_figure_show_every_row():
 
 def test_a_mean_of_the_figure_is_over_the_seeds_that_every_variant_has():
     few, many = records({"int8": 90}, ["dqn"], range(2)), records({"fp32": 100}, ["dqn"], range(9))
-    _, points = variant_figure(pd.concat([many, few]))
+    figure, points = variant_figure(pd.concat([many, few]))
     assert points.set_index("variant")["final"].to_dict() == {"fp32": 100.5, "int8": 90.5}
+    drawn = Counter()
+    for line in figure.axes[0].lines:
+        drawn[line.get_label()] += len(line.get_xdata())
+    assert drawn == {"a run of a seed that some lack": 7, "a run": 4, "mean over common seeds": 2}
     assert [len(runs.split()) for runs in points["final_runs"]] == [9, 2]
     apart = records({"int8": 90}, ["dqn"], range(20, 22))
     _, points = variant_figure(pd.concat([many, apart]))

@@ -121,7 +121,8 @@ def variant_table(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def variant_figure(records: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
-    """Return by what is quantized, a column an algorithm: every run, and means over common seeds.
+    """Return by what is quantized, a column an algorithm: every run, and means over common seeds,
+    which compare alike; runs of seeds that only some variants have are hollow.
 
     Above: the last 10 episodes; below: the mean over the steps of the run. Axes end where the runs
     of variants do that learn; one that ends with less than half of what fp32 gains is an arrow
@@ -158,7 +159,8 @@ def _draw_column(
     """One algorithm's two panels; returns its rows with the runs' returns and what is an arrow."""
     first = group.iloc[0]
     lasts = [running_mean(returns)[-1] for returns in runs["curve_returns"]]
-    runs = runs.assign(final=lasts, area=_areas(runs).to_numpy())
+    common = runs.index.isin(_of_common_seeds(runs).index)
+    runs = runs.assign(final=lasts, area=_areas(runs).to_numpy(), common=common)
     full = group[group["variant"] == "fp32"]
     half = (full["initial"] + full["final"]).mean() / 2  # NaN without fp32: nothing is left out
     group = group.assign(beyond_axis=group["final"] < half, **{
@@ -190,7 +192,9 @@ def _draw_points(
 ) -> None:
     """The means of `rows`, and below them, since they would be hidden, each of their runs."""
     shown = runs[runs["variant"].isin(rows["variant"])]
-    y = [order.index(variant) + 0.28 for variant in shown["variant"]]
-    ax.plot(shown[name], y, "o", ms=2, mew=0, color=BLACK, alpha=0.5, label="a run")
+    for common, part in shown.groupby("common"):
+        face, label = (BLACK, "a run") if common else ("none", "a run of a seed that some lack")
+        y = [order.index(variant) + 0.28 for variant in part["variant"]]
+        ax.plot(part[name], y, "o", ms=2, mfc=face, mec=BLACK, mew=0.3, alpha=0.5, label=label)
     y = [order.index(variant) for variant in rows["variant"]]
     ax.plot(rows[name], y, "o", ms=3.5, color=VERMILION, label="mean over common seeds")
