@@ -164,7 +164,7 @@ def success_table(rows: pd.DataFrame) -> pd.DataFrame:
         f"success, {MEASURED} [95 %]": [rate(row) for _, row in rows.iterrows()],
         "published [95 %]": ["" if row is None else rate(row) for row in beside],
         "fall, measured [95 %]": [_fall(row) for _, row in rows.iterrows()],
-        "fall, published": ["" if row is None or not row["fall"] else f"{100 * row['fall']:.0f}"
+        "fall, published": ["" if row is None or not row["fall"] > 0 else f"{100 * row['fall']:.0f}"
                             for row in beside],
         "crashes": rows["crash"].map("{:.1%}".format),
         "out of time": rows["timeout"].map("{:.1%}".format), "episodes": rows["episodes"],
