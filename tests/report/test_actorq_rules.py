@@ -30,7 +30,7 @@ from quarl_nb.report.actorq.runtime_rules import (
     learner_waits_more,
     transfers_faster,
 )
-from quarl_nb.report.actorq.testing import communications, make_records, scaled
+from quarl_nb.report.actorq.testing import TASKS, communications, make_records, scaled
 
 
 def test_speedups_decide_only_in_the_papers_setting() -> None:
@@ -250,13 +250,32 @@ def test_bytes_and_parts_need_no_setting() -> None:
 
 def test_communication_claims() -> None:
     heavy = communications(pull_period=30)
-    assert communication_helps(heavy, 30).verdict == "reproduced"
     assert communication_matters_little(heavy, 30).verdict == "not reproduced"
     even = heavy.assign(actor_s=[{"inference": 1.0}] * len(heavy))
     assert communication_matters_little(even, 30).verdict == "reproduced"
-    assert communication_helps(heavy, 1000).verdict == "not measured"
-    one = communication_helps(heavy[heavy["seed"] == 0], 30)
+    assert communication_helps(heavy, 1000, 1.3).verdict == "not measured"
+    one = communication_helps(heavy[heavy["seed"] == 0], 30, 1.2)
     assert one.verdict == "inconclusive" and "only 1 of 3 runs" in one.measured
+
+
+@pytest.mark.parametrize(("factor", "tasks", "verdict"), [
+    (1.4, ["Walker Stand"], "reproduced"),
+    (1.02, ["Walker Stand"], "inconclusive"),  # another task may gain up to 30 %
+    (1.02, [*TASKS], "not reproduced"),
+    (0.9, [*TASKS], "not reproduced"),
+])
+def test_a_gain_of_up_to_30_percent_reaches_it(factor, tasks, verdict) -> None:
+    found = communication_helps(communications(factor, tasks, pull_period=30), 30, 1.3)
+    assert found.verdict == verdict and f"{len(tasks)} of 11 tasks" in found.measured
+    assert found.interval.value == pytest.approx(factor)
+
+
+def test_a_gain_that_may_be_30_percent_or_none_is_undecided() -> None:
+    heavy = communications(1.3, TASKS, pull_period=30)
+    unsure = [scaled(parts, 2.0 ** seed) for parts, seed in zip(heavy["actor_s"], heavy["seed"],
+                                                                strict=True)]  # fmt: skip
+    found = communication_helps(heavy.assign(actor_s=unsure), 30, 1.3)
+    assert found.verdict == "inconclusive" and found.interval.low < 1 < 1.3 < found.interval.high
 
 
 @pytest.mark.parametrize(("communication", "compute", "verdict"), [
