@@ -138,6 +138,22 @@ def test_returns_decide_task_by_task() -> None:
     assert returns_kept(few, ["fp16", "int8"]).verdict == "inconclusive"
 
 
+def test_runs_too_few_for_any_loss_to_show_are_told() -> None:
+    def returns(task: str, actor: str, seed: int) -> Sequence[float]:
+        return (0, 50, 100) if actor == "fp32/torch" else (0, 1, 2)
+
+    nine = make_records(actors=("fp32/torch", "fp16/torch", "int8/onnxruntime"), seeds=range(9),
+                        returns=returns)  # fmt: skip
+    told = "(too few runs for a loss to show, corrected for 22 comparisons)"
+    for fewer in (5, 8):  # of 1/32 and 1/256 at least, by 22
+        found = returns_kept(nine[nine["seed"] < fewer], ["fp16", "int8"])
+        assert found.verdict == "inconclusive" and told in found.measured
+    found = returns_kept(nine, ["fp16", "int8"])
+    assert found.verdict == "not reproduced" and "too few" not in found.measured
+    one = nine[(nine["task"] == "Walker Stand") & (nine["seed"] < 6)]
+    assert "too few" not in returns_kept(one, ["fp16", "int8"]).measured
+
+
 def test_returns_and_steps_compare_across_machines() -> None:
     records = make_records(seeds=range(10))
     cpus = records["precision"].map({"fp32": "one"}).fillna("another")
