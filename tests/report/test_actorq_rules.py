@@ -323,10 +323,33 @@ def test_gains_by_scenario(communication, compute, verdict) -> None:
 
 
 def test_the_learner_waits_for_the_actors() -> None:
-    found = learner_waits_more(make_records())
+    every = make_records()
+    found = learner_waits_more(every)
     assert found.verdict == "reproduced" and "Walker Stand 50% and 0%" in found.measured
-    actors = make_records().assign(learner_s=[{"wait": 0.0}] * 132)
+    assert found.interval.value == pytest.approx(0.4975)
+    actors = every.assign(learner_s=[{"wait": 0.0}] * 132)
     assert learner_waits_more(actors).verdict == "not reproduced"
+    here = every["task"] == "Walker Stand"
+    one = pd.concat([every[~here], actors[here]])
+    assert learner_waits_more(one).verdict == "not reproduced"
+    some = learner_waits_more(every[~here])
+    assert some.verdict == "inconclusive" and "10 of 11 tasks" in some.measured
+    two = learner_waits_more(every[every["seed"] < 2])
+    assert two.verdict == "inconclusive" and "only 2 of 3 runs" in two.measured
+
+
+def test_waiting_that_differs_from_run_to_run_decides_nothing() -> None:
+    """Means of 5.03 and 5 %: of shares that lie anywhere from 1 to 9."""
+    every = make_records()
+    shares = {0: (0.01, 0.09), 1: (0.051, 0.05), 2: (0.09, 0.01)}  # learner, actors
+    waits = [[share * seconds for share in shares[seed]]
+             for seed, seconds in zip(every["seed"], every["run_s"], strict=True)]  # fmt: skip
+    found = learner_waits_more(every.assign(
+        learner_s=[{"wait": learner} for learner, _ in waits],
+        actor_s=[{"wait": 4 * actor} for _, actor in waits],  # of four actors
+    ))
+    assert found.verdict == "inconclusive" and "Walker Stand 5% and 5%" in found.measured
+    assert found.interval.low < 0 < found.interval.value < found.interval.high
 
 
 def test_every_claim_with_a_rule_is_judged_without_an_error() -> None:
