@@ -155,8 +155,9 @@ def test_what_swapping_would_have_to_explain_by_hand() -> None:
     assert row["said_to_exceed"] and not row["exceeds"]
     assert not rows.loc[("Policy III", "int8"), "said_to_exceed"]
     text = timings.explanation_text(rows.reset_index())
-    assert "none of them exceeds it: the largest, Policy III in fp32, makes a process of 71 MB, " \
-           "where 900 MB are free for it" in text
+    assert "none of them exceeds it: the largest, Policy III in fp32, makes by the model of " \
+           "a Raspberry Pi 3B a process of 71 MB, where 900 MB are free for it" in text
+    assert "by the same model, a decision would have to read the weights from flash" in text
     # 0.6 MB would not fit where 2.75 MB do, whatever else the process holds.
     assert "Policy II in fp32 (0.60 MB) would exceed" in text and "int8 (2.75 MB) fit" in text
 
@@ -382,5 +383,9 @@ def test_the_site_writes_what_is_recorded() -> None:
     assert set(edge.site.tables_of(frames)) == {
         "table6_edge", "edge_explanation", "edge_boards", "edge_success"}  # fmt: skip
     assert all(drawing.draw()[1].size for drawing in edge.site.drawings_of(frames).values())
+    explained = edge.site.tables_of(frames)["edge_explanation"]
+    assert "modelled" in explained.caption
+    assert [name for name in explained.shown if "modelled" not in name] == [
+        "policy", "precision", "published (ms)", "weights (MB)", "exceeds memory, published"]
     alone = frames | {"edge": nothing}
     assert set(edge.site.tables_of(alone)) == {"edge_success"}

@@ -92,8 +92,8 @@ def explanation_table(rows: pd.DataFrame) -> pd.DataFrame:
         "left beside it, modelled (MB)": (rows["free_bytes"] / 1e6).map("{:.0f}".format),
         "exceeds memory, modelled": rows["exceeds"].map(yes),
         "exceeds memory, published": rows["said_to_exceed"].map(yes),
-        "from flash in a decision (MB)": (rows["flash_bytes"] / 1e6).map("{:.3g}".format),
-        "over its weights": rows["flash_over_weights"].map("{:.2g}".format),
+        "from flash in a decision, modelled (MB)": (rows["flash_bytes"] / 1e6).map("{:.3g}".format),
+        "over its weights, modelled": rows["flash_over_weights"].map("{:.2g}".format),
     })  # fmt: skip
 
 
