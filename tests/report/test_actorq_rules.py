@@ -30,7 +30,7 @@ from quarl_nb.report.actorq.runtime_rules import (
     learner_waits_more,
     transfers_faster,
 )
-from quarl_nb.report.actorq.testing import communications, make_records, scaled
+from quarl_nb.report.actorq.testing import TASKS, communications, make_records, scaled
 
 
 def test_speedups_decide_only_in_the_papers_setting() -> None:
@@ -136,6 +136,22 @@ def test_returns_decide_task_by_task() -> None:
     assert unmeasured.verdict == "inconclusive" and "; without fp16" in unmeasured.measured
     few = same[same["seed"] < 3]  # three pairs show a p-value of 1/8 at least
     assert returns_kept(few, ["fp16", "int8"]).verdict == "inconclusive"
+
+
+def test_runs_too_few_for_any_loss_to_show_are_told() -> None:
+    def returns(task: str, actor: str, seed: int) -> Sequence[float]:
+        return (0, 50, 100) if actor == "fp32/torch" else (0, 1, 2)
+
+    nine = make_records(actors=("fp32/torch", "fp16/torch", "int8/onnxruntime"), seeds=range(9),
+                        returns=returns)  # fmt: skip
+    told = "(too few runs for a loss to show, corrected for 22 comparisons)"
+    for fewer in (5, 8):  # of 1/32 and 1/256 at least, by 22
+        found = returns_kept(nine[nine["seed"] < fewer], ["fp16", "int8"])
+        assert found.verdict == "inconclusive" and told in found.measured
+    found = returns_kept(nine, ["fp16", "int8"])
+    assert found.verdict == "not reproduced" and "too few" not in found.measured
+    one = nine[(nine["task"] == "Walker Stand") & (nine["seed"] < 6)]
+    assert "too few" not in returns_kept(one, ["fp16", "int8"]).measured
 
 
 def test_returns_and_steps_compare_across_machines() -> None:
@@ -250,13 +266,32 @@ def test_bytes_and_parts_need_no_setting() -> None:
 
 def test_communication_claims() -> None:
     heavy = communications(pull_period=30)
-    assert communication_helps(heavy, 30).verdict == "reproduced"
     assert communication_matters_little(heavy, 30).verdict == "not reproduced"
     even = heavy.assign(actor_s=[{"inference": 1.0}] * len(heavy))
     assert communication_matters_little(even, 30).verdict == "reproduced"
-    assert communication_helps(heavy, 1000).verdict == "not measured"
-    one = communication_helps(heavy[heavy["seed"] == 0], 30)
+    assert communication_helps(heavy, 1000, 1.3).verdict == "not measured"
+    one = communication_helps(heavy[heavy["seed"] == 0], 30, 1.2)
     assert one.verdict == "inconclusive" and "only 1 of 3 runs" in one.measured
+
+
+@pytest.mark.parametrize(("factor", "tasks", "verdict"), [
+    (1.4, ["Walker Stand"], "reproduced"),
+    (1.02, ["Walker Stand"], "inconclusive"),  # another task may gain up to 30 %
+    (1.02, [*TASKS], "not reproduced"),
+    (0.9, [*TASKS], "not reproduced"),
+])
+def test_a_gain_of_up_to_30_percent_reaches_it(factor, tasks, verdict) -> None:
+    found = communication_helps(communications(factor, tasks, pull_period=30), 30, 1.3)
+    assert found.verdict == verdict and f"{len(tasks)} of 11 tasks" in found.measured
+    assert found.interval.value == pytest.approx(factor)
+
+
+def test_a_gain_that_may_be_30_percent_or_none_is_undecided() -> None:
+    heavy = communications(1.3, TASKS, pull_period=30)
+    unsure = [scaled(parts, 2.0 ** seed) for parts, seed in zip(heavy["actor_s"], heavy["seed"],
+                                                                strict=True)]  # fmt: skip
+    found = communication_helps(heavy.assign(actor_s=unsure), 30, 1.3)
+    assert found.verdict == "inconclusive" and found.interval.low < 1 < 1.3 < found.interval.high
 
 
 @pytest.mark.parametrize(("communication", "compute", "verdict"), [
@@ -288,10 +323,33 @@ def test_gains_by_scenario(communication, compute, verdict) -> None:
 
 
 def test_the_learner_waits_for_the_actors() -> None:
-    found = learner_waits_more(make_records())
+    every = make_records()
+    found = learner_waits_more(every)
     assert found.verdict == "reproduced" and "Walker Stand 50% and 0%" in found.measured
-    actors = make_records().assign(learner_s=[{"wait": 0.0}] * 132)
+    assert found.interval.value == pytest.approx(0.4975)
+    actors = every.assign(learner_s=[{"wait": 0.0}] * 132)
     assert learner_waits_more(actors).verdict == "not reproduced"
+    here = every["task"] == "Walker Stand"
+    one = pd.concat([every[~here], actors[here]])
+    assert learner_waits_more(one).verdict == "not reproduced"
+    some = learner_waits_more(every[~here])
+    assert some.verdict == "inconclusive" and "10 of 11 tasks" in some.measured
+    two = learner_waits_more(every[every["seed"] < 2])
+    assert two.verdict == "inconclusive" and "only 2 of 3 runs" in two.measured
+
+
+def test_waiting_that_differs_from_run_to_run_decides_nothing() -> None:
+    """Means of 5.03 and 5 %: of shares that lie anywhere from 1 to 9."""
+    every = make_records()
+    shares = {0: (0.01, 0.09), 1: (0.051, 0.05), 2: (0.09, 0.01)}  # learner, actors
+    waits = [[share * seconds for share in shares[seed]]
+             for seed, seconds in zip(every["seed"], every["run_s"], strict=True)]  # fmt: skip
+    found = learner_waits_more(every.assign(
+        learner_s=[{"wait": learner} for learner, _ in waits],
+        actor_s=[{"wait": 4 * actor} for _, actor in waits],  # of four actors
+    ))
+    assert found.verdict == "inconclusive" and "Walker Stand 5% and 5%" in found.measured
+    assert found.interval.low < 0 < found.interval.value < found.interval.high
 
 
 def test_every_claim_with_a_rule_is_judged_without_an_error() -> None:

@@ -19,6 +19,7 @@ from quarl_nb.report.edge.testing import (
     imported,
     timed,
 )
+from quarl_nb.report.stats import wilson
 from quarl_nb.report.style import NothingToDrawError
 from quarl_nb.rl.air_navigation import N_ACTIONS
 from quarl_nb.rl.air_world import OBS_SIZE
@@ -131,6 +132,17 @@ def test_published_times_are_those_of_the_paper() -> None:
     assert rows.loc[("Policy III", "int8"), "speedup"] == 18.85
     rates = edge.success.published_success().set_index(["policy", "precision"])
     assert rates.loc[("Policy III", "int8"), "fall"] == pytest.approx(0.11)
+    # Of the Wilson intervals 77.9 to 91.5 and 65.7 to 82.5 %: 86 - 77.9 and 82.5 - 75 in squares.
+    ends = rates.loc[("Policy III", "int8"), ["fall_low", "fall_high"]].tolist()
+    assert ends == pytest.approx([-0.0004, 0.2180], abs=1e-4)
+    assert pd.isna(rates.loc[("Policy III", "fp32"), "fall"])
+
+
+def test_newcombes_example_of_a_difference() -> None:
+    """Newcombe 1998, Table II: 56 of 70 less 48 of 80."""
+    difference = edge.success.weighted_sum([1, -1], [wilson(56, 70), wilson(48, 80)])
+    assert [difference.value, difference.low, difference.high] == pytest.approx(
+        [0.2, 0.0524, 0.3339], abs=1e-4)
 
 
 def test_what_swapping_would_have_to_explain_by_hand() -> None:
@@ -143,8 +155,9 @@ def test_what_swapping_would_have_to_explain_by_hand() -> None:
     assert row["said_to_exceed"] and not row["exceeds"]
     assert not rows.loc[("Policy III", "int8"), "said_to_exceed"]
     text = timings.explanation_text(rows.reset_index())
-    assert "none of them exceeds it: the largest, Policy III in fp32, makes a process of 71 MB, " \
-           "where 900 MB are free for it" in text
+    assert "none of them exceeds it: the largest, Policy III in fp32, makes by the model of " \
+           "a Raspberry Pi 3B a process of 71 MB, where 900 MB are free for it" in text
+    assert "by the same model, a decision would have to read the weights from flash" in text
     # 0.6 MB would not fit where 2.75 MB do, whatever else the process holds.
     assert "Policy II in fp32 (0.60 MB) would exceed" in text and "int8 (2.75 MB) fit" in text
 
@@ -370,5 +383,9 @@ def test_the_site_writes_what_is_recorded() -> None:
     assert set(edge.site.tables_of(frames)) == {
         "table6_edge", "edge_explanation", "edge_boards", "edge_success"}  # fmt: skip
     assert all(drawing.draw()[1].size for drawing in edge.site.drawings_of(frames).values())
+    explained = edge.site.tables_of(frames)["edge_explanation"]
+    assert "modelled" in explained.caption
+    assert [name for name in explained.shown if "modelled" not in name] == [
+        "policy", "precision", "published (ms)", "weights (MB)", "exceeds memory, published"]
     alone = frames | {"edge": nothing}
     assert set(edge.site.tables_of(alone)) == {"edge_success"}

@@ -145,12 +145,15 @@ def test_swapping_is_judged_by_the_bytes() -> None:
     assert edge.rules.fp32_exceeds_memory(small).verdict == "inconclusive"
 
 
-@pytest.mark.parametrize(
-    ("rate", "verdict"), [(0.77, "reproduced"), (0.88, "not reproduced"), (0.5, "not reproduced")]
-)
+@pytest.mark.parametrize(("rate", "verdict"), [
+    (0.77, "reproduced"), (0.88, "not reproduced"), (0.5, "not reproduced"),
+    # Of 100 evaluations a rate: 15, 14 and 11 may be 8 points each, but hardly all of them 5,
+    # though each may.
+    (0.82, "reproduced"), (0.85, "not reproduced"),
+])  # fmt: skip
 def test_the_fall_at_int8_is_compared_with_the_published_one(rate, verdict) -> None:
     rates = {("int8", "minmax"): rate, ("int8", "per_channel"): 0.89}
-    found = edge.success_rules.success_falls(flights(rates), low=0.11, high=0.15)
+    found = edge.success_rules.success_falls(flights(rates))
     assert found.verdict == verdict
     assert f"Policy I {100 * (0.9 - rate):.1f} [" in found.measured
     assert "least: Policy I 1.0 (per_channel)" in found.measured
@@ -169,23 +172,37 @@ def test_a_fall_with_no_more_success_than_published_is_told_apart(learned, early
         flights({("int8", "minmax"): learned}),
         flights({("int8", "minmax"): early}, base=0.6, networks={"Policy I": "64x3"}, ending=EARLY),
     ], ignore_index=True)  # fmt: skip
-    found = edge.success_rules.success_falls(records, low=0.11, high=0.15)
+    found = edge.success_rules.success_falls(records)
     assert found.verdict == verdict
     told = found.measured.split("; with no more success than published: Policy I, stopped early ")
     assert told[1].startswith(f"{100 * (0.6 - early):.1f} [")
     assert f"Policy I{EARLY}/int8/minmax" in found.keys
 
 
+def test_a_policy_that_differs_from_its_published_fall_is_not_made_up_for_by_others() -> None:
+    """By 40, 3 and 3 points: on average nearly what was published."""
+    one, others = {"Policy I": "64x3"}, {"Policy II": "256x3", "Policy III": "4096-512-1024"}
+    flown = [flights({("int8", "minmax"): rate}, networks=networks)
+             for rate, networks in ((0.5, one), (0.87, others))]  # fmt: skip
+    found = edge.success_rules.success_falls(pd.concat(flown, ignore_index=True))
+    assert found.verdict == "inconclusive"
+    assert "; less the published, on average 2.0 [" in found.measured
+    own = flights({("int8", "minmax"): 0.5}, networks={"mine": "32x2"})  # in no table
+    alike = flights({("int8", "minmax"): 0.77})
+    both = pd.concat([alike, own], ignore_index=True)
+    assert edge.success_rules.success_falls(both) == edge.success_rules.success_falls(alike)
+
+
 def test_a_fall_needs_episodes_and_all_three_policies() -> None:
     few = flights({("int8", "minmax"): 0.75}, episodes=20)
-    found = edge.success_rules.success_falls(few, low=0.11, high=0.15)
+    found = edge.success_rules.success_falls(few)
     assert found.verdict == "inconclusive" and "only 20 episodes" in found.measured
     unsure = flights({("int8", "minmax"): 0.8}, episodes=30)  # 10 points, or none, or 30
-    assert edge.success_rules.success_falls(unsure, low=0.11, high=0.15).verdict == "inconclusive"
+    assert edge.success_rules.success_falls(unsure).verdict == "inconclusive"
     one = flights({("int8", "minmax"): 0.77}, networks={"Policy I": "64x3"})
-    assert edge.success_rules.success_falls(one, low=0.11, high=0.15).verdict == "inconclusive"
+    assert edge.success_rules.success_falls(one).verdict == "inconclusive"
     smoke = flights({("int8", "minmax"): 0.77}).assign(profile="smoke")
-    assert edge.success_rules.success_falls(smoke, low=0.11, high=0.15).verdict == "not measured"
+    assert edge.success_rules.success_falls(smoke).verdict == "not measured"
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ from quarl_nb.report.actorq.runs import (
 )
 from quarl_nb.report.findings import NOT_MEASURED, Finding, Verdict, measured
 from quarl_nb.report.losses import percent
-from quarl_nb.report.pvalues import holm
+from quarl_nb.report.pvalues import holm, least_p
 from quarl_nb.report.stats import ALPHA, MARGIN, Interval
 
 RESAMPLES = 2000
@@ -112,6 +112,10 @@ def returns_kept(
     text = (f"{int(kept.sum())} of {len(rows)} without loss of {of}, {int(lost.sum())} lose more "
             f"than 5 %, on {tasks_told(rows)}; largest loss {percent(worst[measure])} "
             f"({worst['task']}, {worst['precision']})")  # fmt: skip
+    # Pairs that all agree are as certain as that many can be.
+    most_pairs = int(rows[["runs", "base_runs"]].min(axis=1).max())
+    if len(rows) * least_p(most_pairs) > ALPHA:
+        text += f" (too few runs for a loss to show, corrected for {len(rows)} comparisons)"
     text += unmeasured_told(rows, precisions)
     return finding(verdict, rows, text, interval_of(worst, measure))
 

@@ -117,11 +117,13 @@ def with_energy(frame: pd.DataFrame, spread: float = 0.0) -> pd.DataFrame:
     return pd.DataFrame(found)
 
 
-def communications(**options: Any) -> pd.DataFrame:
-    """fp32 actors whose weights travel in fp32, and in int8, which is 1.2 times as fast."""
-    made = [make_records(["Walker Stand"], ["fp32/torch"], communication=wire, **options)
+def communications(
+    factor: float = 1.2, tasks: Sequence[str] = ("Walker Stand",), **options: Any
+) -> pd.DataFrame:
+    """fp32 actors whose weights travel in fp32, and in int8, which is `factor` times as fast."""
+    made = [make_records(tasks, ["fp32/torch"], communication=wire, **options)
             for wire in ("fp32", "int8")]
-    made[0]["actor_s"] = made[0]["actor_s"].map(lambda parts: scaled(parts, 1.2))
+    made[0]["actor_s"] = made[0]["actor_s"].map(lambda parts: scaled(parts, factor))
     return pd.concat(made, ignore_index=True)
 
 

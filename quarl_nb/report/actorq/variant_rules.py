@@ -80,26 +80,25 @@ def noise_helps(
     records: pd.DataFrame, variant: str, noise: str, algos: Sequence[str]
 ) -> Finding:
     """Reproduced when `variant`'s mean return over the run is above that of fp32 with one of
-    `algos` (Holm); not reproduced when it gains less than 5 % with all. `noise` is told beside,
-    and without it nothing is decided.
+    `algos`, and that of `noise` too (Holm over both and `algos`): a gain that noise of its size
+    does not bring is none of noise. Not reproduced when `variant` gains less than 5 % with all, and
+    with none for certain.
     """
-    rows = _rows(records, [variant], "fp32", algos)
-    if rows.empty:
+    rows = _rows(records, [variant, noise], "fp32", algos)
+    if rows.empty or variant not in {*rows["variant"]}:
         return NOT_MEASURED
-    missing = _missing(rows, [variant], algos)
+    quantized, noisy = (rows[rows["variant"] == kind] for kind in (variant, noise))
+    missing = _missing(rows, [variant, noise], algos)
     gained = holm(rows["p_area_gain"].fillna(1).tolist()) <= ALPHA
-    no_gain = (rows["area_loss_p_no_gain"] <= ALPHA).all() and not missing
-    beside = _rows(records, [noise], "fp32", algos)
-    verdict: Verdict = "inconclusive" if beside.empty else "reproduced" if gained.any() \
-        else "not reproduced" if no_gain else "inconclusive"
-    text = "gain of mean return over fp32: " + "; ".join(
-        f"{row['algo'].upper()} {_gain(row)}" for _, row in rows.iterrows()
-    )
-    if len(beside):
-        text += " (noise of that size: " + "; ".join(
-            f"{row['algo'].upper()} {_gain(row)}" for _, row in beside.iterrows()) + ")"
-    most = rows.loc[rows["p_area_gain"].fillna(1).idxmin()]
-    loss = interval_of(most, "area_loss")
+    gains, noise_gains = ({*side["algo"][gained[side.index]]} for side in (quantized, noisy))
+    no_gain = (quantized["area_loss_p_no_gain"] <= ALPHA).all() and not missing
+    verdict: Verdict = "reproduced" if gains & noise_gains \
+        else "not reproduced" if no_gain and not gains else "inconclusive"
+    text = f"gain of mean return over fp32: {_gains(quantized)}"
+    if len(noisy):
+        text += f" (noise of that size: {_gains(noisy)})"
+    deciding = quantized[quantized["algo"].isin(gains & noise_gains or {*algos})]
+    loss = interval_of(deciding.loc[deciding["p_area_gain"].fillna(1).idxmin()], "area_loss")
     gain = Interval(-loss.value, -loss.high, -loss.low)
     return replace(_finding(verdict, rows, text + missing, "area_loss"), interval=gain)
 
@@ -130,10 +129,13 @@ def _finding(verdict: Verdict, rows: pd.DataFrame, text: str, measure: str) -> F
     return Finding(verdict, text, interval_of(worst, measure), keys_of(rows))
 
 
-def _gain(row: pd.Series) -> str:
-    """Of the mean return over the run, with its interval, in per cent."""
-    value, low, high = (row[f"area_loss{end}"] for end in ("", "_high", "_low"))
-    return f"{percent(-value)} [{percent(-low)}, {percent(-high)}]"
+def _gains(rows: pd.DataFrame) -> str:
+    """Of the mean return over the run by algorithm, with their intervals, in per cent."""
+    texts = []
+    for _, row in rows.iterrows():
+        value, low, high = (percent(-row[f"area_loss{end}"]) for end in ("", "_high", "_low"))
+        texts.append(f"{row['algo'].upper()} {value} [{low}, {high}]")
+    return "; ".join(texts)
 
 
 def _worst(rows: pd.DataFrame, measure: str) -> str:

@@ -28,8 +28,8 @@ def tables_of(frames: Mapping[str, pd.DataFrame]) -> dict[str, Table]:
             "success (Table 6): published, measured and modelled."),
         "edge_explanation": Table(
             timed, explained, tables.explanation_table(explained),
-            "Whether swapping explains the published times: weights and process against the "
-            "memory of a Raspberry Pi 3B, and what would have to be read in a decision."),
+            "Whether swapping explains the published times: a process modelled against the memory "
+            "of a Raspberry Pi 3B, and what by the model would have to be read in a decision."),
         "edge_boards": Table(
             timed, latencies, tables.boards_table(latencies),
             "One decision on every board, measured where results were imported, else modelled."),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
@@ -14,7 +14,7 @@ from quarl_nb.report.edge.timings import policies
 from quarl_nb.report.losses import RANGES
 from quarl_nb.report.paper import published
 from quarl_nb.report.seeds import MIN_SEEDS, over_seeds, p_above
-from quarl_nb.report.stats import MARGIN, Floats, bootstrap_weights, wilson
+from quarl_nb.report.stats import MARGIN, Floats, Interval, bootstrap_weights, wilson
 
 PLAIN, QAT = "minmax", "qat"  # methods; fp32 is recorded under the first
 METHODS = {name: f"PTQ, {label}" for name, label in RANGES.items()} | {QAT: "QAT"}
@@ -29,18 +29,37 @@ KERNELS: Mapping[str, str] = {
 
 
 def published_success() -> pd.DataFrame:
-    """Table 6's success rates: policy, precision, success with the low and high of its 100
-    evaluations, fall (fp32 minus this)."""
+    """Table 6's success rates: policy, precision, success with low and high (95 %, Wilson) of its
+    100 evaluations, and of quantized ones fall (fp32 minus this, in flights of its own) with
+    fall_low and fall_high (95 %, Newcombe)."""
     table = published("table6")
-    rows = table[table["quantity"] == "success_rate"]
-    full = rows[rows["precision"] == "fp32"].set_index("policy")["value"]
+    rows = table[table["quantity"] == "success_rate"].set_index(["policy", "precision"])["value"]
+    rates = {at: wilson(round(value / 100 * PAPERS_EPISODES), PAPERS_EPISODES)
+             for at, value in rows.items()}  # fmt: skip
     found = []
-    for row in rows.itertuples():
-        rate = wilson(round(row.value / 100 * PAPERS_EPISODES), PAPERS_EPISODES)
-        found.append({"policy": row.policy, "precision": row.precision, "success": rate.value,
-                      "low": rate.low, "high": rate.high,
-                      "fall": (full[row.policy] - row.value) / 100})  # fmt: skip
+    for (policy, precision), rate in rates.items():
+        row = {"policy": policy, "precision": precision, "success": rate.value, "low": rate.low,
+               "high": rate.high}  # fmt: skip
+        if precision != "fp32":
+            fall = weighted_sum([1, -1], [rates[policy, "fp32"], rate])
+            row |= {"fall": fall.value, "fall_low": fall.low, "fall_high": fall.high}
+        found.append(row)
     return pd.DataFrame(found)
+
+
+def weighted_sum(weights: Sequence[float], parts: Sequence[Interval]) -> Interval:
+    """The sum of independent estimates, each times its weight, with an interval from theirs.
+
+    How far it reaches to either side are the parts' reaches added in squares (Zou & Donner 2008,
+    "Construction of confidence limits about effect measures"): of the difference of two `wilson`
+    intervals it is Newcombe's (1998, method 10).
+    """
+    values, lows, highs = np.array([[part.value, part.low, part.high] for part in parts]).T
+    ends = np.sort(np.multiply(weights, [lows, highs]), axis=0)
+    terms = np.multiply(weights, values)
+    reach = np.linalg.norm(ends - terms, axis=1)
+    value = float(terms.sum())
+    return Interval(value, value - float(reach[0]), value + float(reach[1]))
 
 
 def success_rows(records: pd.DataFrame) -> pd.DataFrame:

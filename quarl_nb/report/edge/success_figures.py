@@ -144,8 +144,7 @@ def _points(records: pd.DataFrame) -> pd.DataFrame:
     times = shown[["policy", "precision", "source", "machine", "latency_s"]]
     found = best[["policy", "precision", "kernel", "method", "success", "low", "high"]].merge(
         times.rename(columns={"precision": "kernel"}), on=["policy", "kernel"])  # fmt: skip
-    printed = published_times().merge(
-        published_success().drop(columns="fall"), on=["policy", "precision"])  # fmt: skip
+    printed = published_times().merge(published_success(), on=["policy", "precision"])
     printed = printed.assign(kernel=printed["precision"]).reindex(columns=found.columns)
     return pd.concat([found, printed], ignore_index=True)
 

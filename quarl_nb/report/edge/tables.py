@@ -92,8 +92,8 @@ def explanation_table(rows: pd.DataFrame) -> pd.DataFrame:
         "left beside it, modelled (MB)": (rows["free_bytes"] / 1e6).map("{:.0f}".format),
         "exceeds memory, modelled": rows["exceeds"].map(yes),
         "exceeds memory, published": rows["said_to_exceed"].map(yes),
-        "from flash in a decision (MB)": (rows["flash_bytes"] / 1e6).map("{:.3g}".format),
-        "over its weights": rows["flash_over_weights"].map("{:.2g}".format),
+        "from flash in a decision, modelled (MB)": (rows["flash_bytes"] / 1e6).map("{:.3g}".format),
+        "over its weights, modelled": rows["flash_over_weights"].map("{:.2g}".format),
     })  # fmt: skip
 
 
@@ -164,7 +164,7 @@ def success_table(rows: pd.DataFrame) -> pd.DataFrame:
         f"success, {MEASURED} [95 %]": [rate(row) for _, row in rows.iterrows()],
         "published [95 %]": ["" if row is None else rate(row) for row in beside],
         "fall, measured [95 %]": [_fall(row) for _, row in rows.iterrows()],
-        "fall, published": ["" if row is None or not row["fall"] else f"{100 * row['fall']:.0f}"
+        "fall, published": ["" if row is None or not row["fall"] > 0 else f"{100 * row['fall']:.0f}"
                             for row in beside],
         "crashes": rows["crash"].map("{:.1%}".format),
         "out of time": rows["timeout"].map("{:.1%}".format), "episodes": rows["episodes"],

@@ -200,8 +200,9 @@ def explanation_text(rows: pd.DataFrame) -> str:
     memory = most["free_bytes"] + most["resident_bytes"]
     held = "none of them exceeds" if not said["exceeds"].any() else "one of them exceeds"
     text = (f"Of the policies said to exceed the memory {held} it: the largest, "
-            f"{most['policy']} in {most['precision']}, makes a process of "
-            f"{most['resident_bytes'] / 1e6:.0f} MB, where {memory / 1e6:.0f} MB are free for it.")
+            f"{most['policy']} in {most['precision']}, makes by the model of a {PAPERS_BOARD} a "
+            f"process of {most['resident_bytes'] / 1e6:.0f} MB, where {memory / 1e6:.0f} MB are "
+            "free for it.")
     if small["weight_bytes"] < large["weight_bytes"]:
         text += (f" Nor can it be another, larger runtime: {small['policy']} in "
                  f"{small['precision']} ({small['weight_bytes'] / 1e6:.2f} MB) would exceed the "
@@ -209,8 +210,8 @@ def explanation_text(rows: pd.DataFrame) -> str:
                  f"({large['weight_bytes'] / 1e6:.2f} MB) fit into it.")
     shares = " and ".join(f"{row.flash_over_weights:.2g} times in {row.policy}"
                           for row in said.itertuples())
-    return (f"{text} To take as long as published, a decision would have to read the weights from "
-            f"flash {shares}.")
+    return (f"{text} To take as long as published, by the same model, a decision would have to "
+            f"read the weights from flash {shares}.")
 
 
 def emulated_rows(records: pd.DataFrame) -> pd.DataFrame:
