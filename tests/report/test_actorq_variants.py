@@ -83,6 +83,13 @@ def test_a_quantized_learner(finals, verdict):
         in found.measured
 
 
+def test_an_algorithm_that_is_trained_in_two_ways_counts_once():
+    once = records({"fp32": 100, "learner8": 20})
+    longer = records({"fp32": 100, "learner8": 20}, ["dqn"]).assign(**{"budget.steps": 2000})
+    found = rules.some_variant_loses(pd.concat([once, longer]), ["learner8"], ALGOS)
+    assert "learner's weights in 8 bits: 5 of 5 algorithms" in found.measured
+
+
 @pytest.mark.parametrize("int8, noise, verdict", [
     (110, 104, "reproduced"), (100, 104, "not reproduced"), (60, 104, "not reproduced"),
     (120, 60, "inconclusive"), (120, 100, "inconclusive"),  # int8 gains, though not as noise
