@@ -40,6 +40,8 @@ class EnergyMeter:
     CPU time that the machine spent. A GPU's counts whole. Memory is always estimated, by the share
     of it that the run holds when it starts and ends.
 
+    What runs on a Ray cluster is not metered: its workers are no children, or end unseen.
+
     Args:
         country: of the electricity, ISO 3166 code of three letters (default: the environment
             variable QUARL_COUNTRY; without one, the world's average).

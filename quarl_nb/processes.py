@@ -105,7 +105,8 @@ def death(exitcode: int | None) -> str:
     """How a process ended, as a phrase: "was ended by SIGKILL (out of memory?)"."""
     if exitcode is not None and exitcode < 0:
         hint = " (out of memory?)" if -exitcode == signal.SIGKILL else ""
-        return f"was ended by {signal.Signals(-exitcode).name}{hint}"
+        names = {each.value: each.name for each in signal.Signals}  # few real-time ones have any
+        return f"was ended by {names.get(-exitcode, f'signal {-exitcode}')}{hint}"
     return f"ended with exit code {exitcode}"
 
 

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from quarl_nb.errors import QuarlError
-from quarl_nb.processes import SPAWN, child_environment, end_child, holding_interrupts
+from quarl_nb.processes import SPAWN, child_environment, death, end_child, holding_interrupts
 
 PAGES = 16 * 2**20 // 4096
 COUNT_FAULTS = """
@@ -52,6 +52,13 @@ def test_a_child_that_ends_is_waited_for_and_one_that_does_not_is_killed() -> No
     assert ends.exitcode == 0
     end_child(stays, 0.1)
     assert stays.exitcode == -signal.SIGKILL
+
+
+def test_a_death_is_told_by_the_name_of_the_signal_where_it_has_one() -> None:
+    assert death(-signal.SIGKILL) == "was ended by SIGKILL (out of memory?)"
+    assert death(-signal.SIGTERM) == "was ended by SIGTERM"
+    assert death(-40) == "was ended by signal 40"  # a real-time one
+    assert death(3) == "ended with exit code 3"
 
 
 @pytest.fixture

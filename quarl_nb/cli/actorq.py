@@ -47,7 +47,8 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     actorq.add_argument("--checkpoint", type=Path, metavar="FILE", help="to go on from")
     actorq.add_argument("--to", type=Path, metavar="DIR", help="save the policy there")
     actorq.add_argument("--record", type=Path, metavar="FILE",
-                        help="write what was measured there, as JSON: returns, clocks, energy")
+                        help="write what was measured there, as JSON: returns, clocks, energy "
+                             "(none of --engine ray: the meter sees no cluster)")
 
 
 def actorq_command(options: argparse.Namespace) -> int:
@@ -150,10 +151,12 @@ def _write_record(
 
     if options.record is None:
         return
+    # Of Ray's actors the meter knows nothing: what it read would pass for the whole run's.
+    energy = {} if options.engine == "ray" else meter.as_record()
     names = ("env", "algo", "engine", "steps", "width", "device", "autocast", *SETTINGS)
     record = {"settings": {name: getattr(options, name) for name in names},
               "measured": result.as_measured(), "source": "measured",
-              "energy": meter.as_record(), "provenance": origin}  # fmt: skip
+              "energy": energy, "provenance": origin}  # fmt: skip
     if result.resumed_at and options.record.exists():
         # What was measured before the run was resumed is in no other place.
         earlier = _unused(options.record, f"until-{result.resumed_at}")

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from quarl_nb.errors import QuarlError
 from quarl_nb.inference.container import pack, unpack
 
 _MODEL = ""  # the name of the first array
@@ -48,10 +49,13 @@ def decode(content: bytes) -> Payload:
     """What `encode` wrote; tensors are read-only views of `content`.
 
     Raises:
-        QuarlError: not a payload, of another format version, cut, or corrupted.
+        QuarlError: not an engine's payload, of another format version, cut, or corrupted.
     """
     about, arrays = unpack(content)
-    return Payload(
-        about["runtime"], about["precision"], tuple(about["obs_shape"]), about["obs_dtype"],
-        arrays.pop(_MODEL).tobytes(), arrays,
-    )  # fmt: skip
+    try:
+        return Payload(
+            about["runtime"], about["precision"], tuple(about["obs_shape"]), about["obs_dtype"],
+            arrays.pop(_MODEL).tobytes(), arrays,
+        )  # fmt: skip
+    except KeyError as error:  # `pack` made it of something else, as weights on the wire
+        raise QuarlError(f"not an engine's payload: it lacks {error}") from error

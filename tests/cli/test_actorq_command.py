@@ -17,6 +17,7 @@ import psutil
 import pytest
 
 from quarl_nb.actorq import ActorQ
+from quarl_nb.actorq.actorq import ENGINES
 from quarl_nb.cli import build_parser, main
 from quarl_nb.rl.checkpoint import read_progress
 from quarl_nb.rl.policies import load_policy
@@ -70,6 +71,18 @@ def test_the_record_holds_what_was_measured_until_an_error_too(tmp_path, capsys,
         assert measured["actor_s"]["environment"] > 0 and record["energy"]["cpu_s"] > 0
         assert record["settings"]["env"] == env_id and record["settings"]["precision"] == "int8"
         assert "packages" in record["provenance"]
+
+
+def test_the_record_of_a_run_on_ray_holds_no_energy_for_it_would_lack_the_actors(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setitem(ENGINES, "ray", ENGINES["serial"])  # without a cluster
+    file = tmp_path / "run.json"
+    command = ["actorq", "--engine", "ray", *TINY, "--env", "CartPole-v1", "--steps", "100"]
+    assert main([*command, "--record", str(file)]) == 0
+    record = json.loads(file.read_text())
+    assert record["settings"]["engine"] == "ray" and record["measured"]["steps"] >= 100
+    assert record["energy"] == {}
 
 
 def test_the_record_tells_what_ran_as_of_when_the_run_began(tmp_path, monkeypatch):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import platform
+import shutil
 import sys
 
 import numpy as np
@@ -29,6 +31,19 @@ def test_a_board_computes_what_this_machine_computes(small_policy, obs, pi, tmp_
     assert report["correct"] and report["actions_as_recorded"] == 50
     with np.load(folder / "observations.npz") as file:
         assert report["largest_difference"] < 2e-5 * np.abs(file["outputs"]).max()
+
+
+@pytest.mark.skipif(
+    platform.machine() != "x86_64" or shutil.which("gcc") is None, reason="no gcc for x87"
+)
+@pytest.mark.parametrize("precision", ["int8", "int4"])
+def test_levels_are_whole_where_sums_are_wider_than_float(small_policy, obs, tmp_path, precision):
+    folder = export_policy(small_policy, precision, tmp_path, obs, name="p")
+    with np.load(folder / "observations.npz") as file:
+        allowed = 2e-5 * np.abs(file["outputs"]).max()
+    for standard in ("c99", "gnu99"):  # the latter keeps wide what is assigned
+        x87 = Target(("gcc", f"-std={standard}", "-O3", "-mfpmath=387"))
+        assert run_test(build(folder, x87), x87)["largest_difference"] < allowed
 
 
 def test_memory_on_a_board_is_that_of_the_constants(small_policy, obs, pi, tmp_path):

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from datetime import datetime
 from pathlib import Path
 
 import numpy as np
@@ -239,6 +240,14 @@ def test_resident_bytes_do_not_grow_with_the_seconds_measured(small_policy, obs,
     short, long = found
     for name in ("resident_bytes", "peak_resident_bytes"):  # the times of a second take some MB
         assert long[name] - short[name] < 1e6
+
+
+def test_a_result_tells_when_its_benchmark_began(small_policy, obs, tmp_path):
+    folder = export_policy(small_policy, "fp32", tmp_path, obs, name="p")
+    assert benchmark(folder, "--seconds", "2") == (0, "")
+    result = folder / "result.json"
+    began = datetime.fromisoformat(json.loads(result.read_text())["start_time"])
+    assert result.stat().st_mtime - began.timestamp() >= 2
 
 
 @pytest.mark.parametrize(

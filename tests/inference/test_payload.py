@@ -1,7 +1,11 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
+from quarl_nb.actorq import wire
+from quarl_nb.errors import QuarlError
+from quarl_nb.inference import open_engine
 from quarl_nb.inference.payload import Payload, decode, encode
 
 TENSORS = {
@@ -19,3 +23,9 @@ def test_decode_is_the_reverse_of_encode():
     for name, array in TENSORS.items():
         assert got.tensors[name].dtype == array.dtype
         np.testing.assert_array_equal(got.tensors[name], array, strict=True)
+
+
+def test_weights_on_the_wire_are_no_payload(make_policy):
+    net = make_policy((6,), ("linear", {"in_features": 6, "out_features": 5}))
+    with pytest.raises(QuarlError, match="^not an engine's payload: it lacks 'runtime'$"):
+        open_engine(wire.encode(net, "int8"))

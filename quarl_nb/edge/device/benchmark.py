@@ -38,6 +38,7 @@ def main() -> None:
     options = parser.parse_args()
     if not 0 <= options.seconds < float("inf"):
         parser.error("--seconds must be a number, 0 or more")
+    start_time = datetime.now(timezone.utc).isoformat(timespec="seconds")  # noqa: UP017
     export = load_export()
     obs, actions = load_observations(options.observations)
     runtimes = {}
@@ -49,7 +50,7 @@ def main() -> None:
         sys.exit("error: nothing to time: install onnxruntime, or build test_policy with make")
     result = {
         "format_version": 1,
-        "start_time": datetime.now(timezone.utc).isoformat(timespec="seconds"),  # noqa: UP017
+        "start_time": start_time,
         "export": export,
         "board": describe_board(),
         "runtimes": runtimes,

@@ -1,13 +1,24 @@
 /* ---- layers without weights; plain C99, every loop can be vectorized ---- */
 
+#include <float.h>
+
 #ifdef __FAST_MATH__
 #error "-ffast-math would undo round_even: compile without it"
+#endif
+
+/* Where sums are wider than float (x87), storing one rounds it. gcc without -std=c99 may keep even
+ * an assigned one wide, but stores what is volatile. */
+#if FLT_EVAL_METHOD == 0
+typedef float stored;
+#else
+typedef volatile float stored;
 #endif
 
 /* Nearest integer, ties to even, of |x| < 2^22; calls no library. */
 static inline float round_even(float x)
 {
-    return (x + 12582912.0f) - 12582912.0f;
+    const stored shifted = x + 12582912.0f; /* a float has no room for the fraction */
+    return shifted - 12582912.0f;
 }
 
 static inline void relu(float *x, int n)
