@@ -34,7 +34,7 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     actorq.add_argument("--n-actors", type=int, default=4, metavar="N", help="default: 4")
     actorq.add_argument("--envs-per-actor", type=int, default=1, metavar="N", help="default: 1")
     for name, kind, text in (
-        ("steps", int, "of environments, in all"), ("width", int, "of the policy"),
+        ("steps", int, "of environments, in whole messages"), ("width", int, "of the policy"),
         ("pull-period", int, "steps of an actor between two pulls"),
         ("samples-per-insert", float, "how often each transition is learned from"),
     ):  # fmt: skip
@@ -138,8 +138,11 @@ def _learn(
 def _print_result(result: Result) -> None:
     busy = {name: f"{seconds:.1f}" for name, seconds in result.actor_s.items() if seconds >= 0.05}
     print(f"{result.steps:,} steps and {result.updates:,} updates in {result.wall_s:.1f} s")
+    if not result.updates:
+        print("nothing was learned: the warm-up and the first batch take more steps")
     print(f"mean return of the last 10 episodes: {result.recent_return():.1f}")
-    print(f"actors' seconds: {', '.join(f'{k} {v}' for k, v in busy.items())}")
+    if busy:
+        print(f"actors' seconds: {', '.join(f'{k} {v}' for k, v in busy.items())}")
     print(f"{result.pulls} pulls of {result.payload_bytes:,} bytes, {result.restarts} restarts")
 
 

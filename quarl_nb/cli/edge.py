@@ -73,4 +73,5 @@ def edge_command(options: argparse.Namespace) -> int:
 
     for path in import_result(options.result, ResultStore(options.records)):
         print(path)
+    print("notebook 10 shows it beside the others")
     return 0

@@ -43,6 +43,12 @@ def test_a_run_is_summed_up_and_its_policy_and_checkpoint_saved(tmp_path, capsys
     assert read_progress(checkpoint).done and read_progress(checkpoint).timesteps == 300
 
 
+def test_a_run_too_short_to_learn_anything_says_so(capsys):
+    assert main([*SERIAL, "--env", "CartPole-v1", "--steps", "50"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("50 steps and 0 updates") and "nothing was learned" in out
+
+
 def test_an_error_leaves_what_was_done_until_then(tmp_path, capsys, broken_env):
     folder, checkpoint = tmp_path / "policy", tmp_path / "run.pt"
     command = [*SERIAL, "--env", broken_env, "--to", str(folder), "--checkpoint", str(checkpoint)]
