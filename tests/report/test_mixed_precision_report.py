@@ -104,6 +104,15 @@ def test_a_return_that_never_rose_is_not_kept():
     assert elsewhere.verdict == "reproduced" and "never learned" not in elsewhere.measured
 
 
+def test_a_seed_that_learned_in_neither_precision_counts_for_nothing():
+    found = records({"A": 3.0}, 0.0, seeds=5)
+    stuck = found["seed"] >= 2
+    found["returns"] = found["returns"].where(~stuck, pd.Series([[-21.0] * 30] * len(found)))
+    unknown = half_precision_speedup(found)
+    assert unknown.verdict == "inconclusive"
+    assert unknown.measured.endswith("reward compared for 0 of 1, without loss in 0")
+
+
 @pytest.mark.parametrize(
     ("ratios", "loss", "verdict"),
     [

@@ -2,7 +2,8 @@
 
 A policy whose fp32 never learned (`untrained.never_learned`) loses nothing by quantization and
 counts for no claim of "no loss"; for one of "better", it counts where its QAT did learn. Nor does
-one count there that earns the same either way with every seed, as at the most its task gives.
+one count there that earns the same either way with every seed, as at the most its task gives. Of a
+policy that counts, the seeds do that learned in fp32 or in QAT (`of_learned_seeds`).
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from quarl_nb.report.qat.gains import (
     Way,
     gains,
     minmax,
+    of_learned_seeds,
     ptq,
     trained_in,
     trainings,
@@ -41,8 +43,7 @@ def qat_no_loss(
 
     Not reproduced when one loses more than 5 % (Holm over policies and widths).
     """
-    rows = trainings(records)
-    found = [gains(rows, (precision, "minmax", "none")) for precision in precisions]
+    found = [_gains(records, (precision, "minmax", "none")) for precision in precisions]
     unlearned = _unlearned(records, [FP32])
     tables, left_out = _decidable(found, unlearned)
     table = pd.concat(tables, ignore_index=True)
@@ -63,8 +64,7 @@ def qat_kept_until(
 
     Not reproduced when most do lose at one of `kept_bits`, or do not at any of `lost_bits`.
     """
-    rows = trainings(records)
-    found = [gains(rows, minmax(bits)) for bits in (*kept_bits, *lost_bits)]
+    found = [_gains(records, minmax(bits)) for bits in (*kept_bits, *lost_bits)]
     unlearned = _unlearned(records, [FP32])
     tables, left_out = _decidable(found, unlearned)
     indexed = [table.set_index("policy") for table in tables]
@@ -98,8 +98,7 @@ def qat_beats_ptq(
     named where it is recorded.
     """
     way = (precision, "minmax", "none")
-    rows = trainings(records)
-    found = gains(rows, way, ptq(precision))
+    found = _gains(records, way, ptq(precision))
     unlearned = _unlearned(records, [FP32, way])
     (table,), left_out = _decidable([found], unlearned)
     if table.empty:
@@ -112,7 +111,7 @@ def qat_beats_ptq(
             f"certainly not by 5 % in {small.sum()}{_named(table['policy'][small])}"
             f"{left_out}{tied}")
     if precision == "affine8":
-        text += _beside_w8a8(gains(rows, way, ptq(W8A8)), set(table["policy"]))
+        text += _beside_w8a8(_gains(records, way, ptq(W8A8)), set(table["policy"]))
     return _decide(table, bool(better.all()), bool(same.any()), text, min_policies, gain=True)
 
 
@@ -124,7 +123,7 @@ def qat_beats_fp32(
     Not reproduced when half of them gain less than 5 %, and do not certainly gain (`at_least`).
     """
     way = (precision, "minmax", "none")
-    found = gains(trainings(records), way)
+    found = _gains(records, way)
     unlearned = _unlearned(records, [FP32, way])
     (table,), left_out = _decidable([found], unlearned)
     if table.empty:
@@ -139,6 +138,14 @@ def qat_beats_fp32(
     return _decide(table, better > half, same >= half, text, min_policies, gain=True)
 
 
+def _gains(records: pd.DataFrame, way: Way, reference: Way = FP32) -> pd.DataFrame:
+    """`gains` of the records over the seeds that learned in `way` or in float32."""
+    if "returns" not in records:
+        return gains(trainings(records), way, reference)
+    pair = pd.concat([trained_in(records, each) for each in (FP32, way)])
+    return gains(trainings(of_learned_seeds(pair)), way, reference)
+
+
 def _unlearned(records: pd.DataFrame, ways: Sequence[Way]) -> set[str]:
     """The policies that learned in none of these ways of training."""
     if "returns" not in records:
@@ -150,7 +157,7 @@ def _unlearned(records: pd.DataFrame, ways: Sequence[Way]) -> set[str]:
 def _decidable(
     tables: Sequence[pd.DataFrame], unlearned: set[str]
 ) -> tuple[list[pd.DataFrame], str]:
-    """`gains` without policies that never learned or have too few training seeds, and their names.
+    """`gains` without policies that never learned or with too few seeds that did, and their names.
 
     Where no policy has enough of them, all stay, and `_decide` decides nothing.
     """
@@ -161,7 +168,7 @@ def _decidable(
     if len(few) == len(fewest):
         return tables, left_out
     if len(few):
-        left_out += f" (too few training seeds to count: {', '.join(few)})"
+        left_out += f" (too few training seeds that learned: {', '.join(few)})"
     return [table[~table["policy"].isin(few)].reset_index(drop=True) for table in tables], left_out
 
 
