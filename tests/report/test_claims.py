@@ -348,6 +348,16 @@ def test_sweet_spots_that_share_a_width_need_not_differ(records) -> None:
     assert "at 9 bits" in found.measured and "at 5 bits" in found.measured
 
 
+def test_a_sweet_spot_that_another_policy_misses_by_a_hair_tells_no_difference(records) -> None:
+    """Both gain at 5 and at 9 bits; at one of them either is too uncertain to say."""
+    at = {"dqn-PongNoFrameskip-v4": {"affine5": -0.08, "affine9": -0.045},
+          "ppo-CartPole-v1": {"affine5": -0.045, "affine9": -0.08}}  # fmt: skip
+    frame = records(lambda p, precision, _: at.get(p, {}).get(precision, 0.0), WIDTHS)
+    found = sweet_spots.sweet_spots_differ(frame)
+    assert found.verdict == "inconclusive" and "2 of 6" in found.measured
+    assert "dqn-PongNoFrameskip-v4 at 5 bits; ppo-CartPole-v1 at 9 bits" in found.measured
+
+
 def test_verdicts_read_the_public_agents_too(records) -> None:
     frame = records(lambda *_: 0.0, ("affine8",))
     public = frame[frame["algo"] == "dqn"].assign(policy="public/dqn-X-v0")
