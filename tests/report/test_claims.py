@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 
 from quarl_nb.errors import QuarlError
 from quarl_nb.report import claims
+from quarl_nb.report.compare import best_of_many
 from quarl_nb.report.ptq import rules, summary, sweet_spots
 from quarl_nb.report.stats import ALPHA
 
@@ -329,6 +331,18 @@ def test_noise_seldom_passes_for_a_sweet_spot(records) -> None:
         for seed in range(40)
     )
     assert hits <= 6  # 5 % of 40 is 2; more than 6 has a chance below 1 in 100
+
+
+def test_pairs_are_corrected_for_those_too_that_luck_left_out(records) -> None:
+    policies = {"ppo-X-v0": ("ppo", "X-v0", 100.0)}
+    frame = records(lambda *_: 0.0, WIDTHS[:8], policies, episodes=30, noise=0.6)
+    (widths,) = sweet_spots.widths_of(frame)
+    pairs = list(combinations(range(8), 2))
+    gains = np.array([widths.returns[low] - widths.returns[high] for low, high in pairs])
+    every = best_of_many(np.zeros(30), gains, widths.signs)
+    at = pairs.index((5, 7))
+    found = sweet_spots.fewer_bits_beat_more(frame).measured
+    assert f"at 7 against 9 bits, corrected p = {every.p_values[at]:.3g};" in found
 
 
 def test_sweet_spots_at_two_widths_differ(records) -> None:
