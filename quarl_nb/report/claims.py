@@ -30,6 +30,7 @@ RULES: Mapping[str, Rule] = {
         qat.rules.qat_kept_until,
         qat.rules.qat_beats_ptq,
         qat.rules.qat_beats_fp32,
+        qat.rules.qat_sometimes_beats_fp32,
         mixed_precision.rules.half_precision_speedup,
         actorq.rules.speedup_above,
         actorq.rules.speedup_range,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 
 from quarl_nb.errors import QuarlError
 from quarl_nb.report import claims
+from quarl_nb.report.compare import best_of_many
 from quarl_nb.report.ptq import rules, summary, sweet_spots
 from quarl_nb.report.stats import ALPHA
 
@@ -331,6 +333,18 @@ def test_noise_seldom_passes_for_a_sweet_spot(records) -> None:
     assert hits <= 6  # 5 % of 40 is 2; more than 6 has a chance below 1 in 100
 
 
+def test_pairs_are_corrected_for_those_too_that_luck_left_out(records) -> None:
+    policies = {"ppo-X-v0": ("ppo", "X-v0", 100.0)}
+    frame = records(lambda *_: 0.0, WIDTHS[:8], policies, episodes=30, noise=0.6)
+    (widths,) = sweet_spots.widths_of(frame)
+    pairs = list(combinations(range(8), 2))
+    gains = np.array([widths.returns[low] - widths.returns[high] for low, high in pairs])
+    every = best_of_many(np.zeros(30), gains, widths.signs)
+    at = pairs.index((5, 7))
+    found = sweet_spots.fewer_bits_beat_more(frame).measured
+    assert f"at 7 against 9 bits, corrected p = {every.p_values[at]:.3g};" in found
+
+
 def test_sweet_spots_at_two_widths_differ(records) -> None:
     at = {"dqn-PongNoFrameskip-v4": "affine5", "ppo-CartPole-v1": "affine9"}
     frame = records(lambda p, precision, _: -0.08 * (at.get(p) == precision), WIDTHS)
@@ -346,6 +360,16 @@ def test_sweet_spots_that_share_a_width_need_not_differ(records) -> None:
     found = sweet_spots.sweet_spots_differ(frame)
     assert found.verdict == "inconclusive" and "2 of 6" in found.measured
     assert "at 9 bits" in found.measured and "at 5 bits" in found.measured
+
+
+def test_a_sweet_spot_that_another_policy_misses_by_a_hair_tells_no_difference(records) -> None:
+    """Both gain at 5 and at 9 bits; at one of them either is too uncertain to say."""
+    at = {"dqn-PongNoFrameskip-v4": {"affine5": -0.08, "affine9": -0.045},
+          "ppo-CartPole-v1": {"affine5": -0.045, "affine9": -0.08}}  # fmt: skip
+    frame = records(lambda p, precision, _: at.get(p, {}).get(precision, 0.0), WIDTHS)
+    found = sweet_spots.sweet_spots_differ(frame)
+    assert found.verdict == "inconclusive" and "2 of 6" in found.measured
+    assert "dqn-PongNoFrameskip-v4 at 5 bits; ppo-CartPole-v1 at 9 bits" in found.measured
 
 
 def test_verdicts_read_the_public_agents_too(records) -> None:

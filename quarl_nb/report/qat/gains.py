@@ -11,6 +11,7 @@ from quarl_nb.errors import QuarlError
 from quarl_nb.report.losses import bits_of, percent, policy_label, returns_of
 from quarl_nb.report.seeds import over_seeds, p_above
 from quarl_nb.report.stats import MARGIN
+from quarl_nb.report.untrained import never_learned
 
 # precision, method, regularizer
 Way = tuple[str, str, str]
@@ -58,6 +59,19 @@ def of_shared_seeds(rows: pd.DataFrame) -> pd.DataFrame:
         shared[policy] = shared_seeds(same, [*same[WAY].itertuples(index=False, name=None)])
     pairs = zip(rows["policy"], rows["seed"], strict=True)
     return rows[np.array([seed in shared[policy] for policy, seed in pairs], bool)]
+
+
+def of_learned_seeds(trained: pd.DataFrame) -> pd.DataFrame:
+    """Records of two ways of training without the seeds that learned in neither.
+
+    Such a seed fails however it is trained: its gain of exactly 0 tells nothing of precision. One
+    that fails in one way alone is a loss or a gain. Were those left out that fail in float32
+    (rather than in both), failures that strike either way by chance would pass for losses of the
+    other. A policy that learned with no seed keeps all, for rules to leave it out by name.
+    """
+    seeds = trained["policy"] + "/" + trained["seed"].astype(str)
+    learned = ~seeds.isin(never_learned(trained.assign(policy=seeds)))
+    return trained[learned | ~trained["policy"].isin(trained["policy"][learned])]
 
 
 def way_label(way: Way) -> str:

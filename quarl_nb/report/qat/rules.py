@@ -2,12 +2,14 @@
 
 A policy whose fp32 never learned (`untrained.never_learned`) loses nothing by quantization and
 counts for no claim of "no loss"; for one of "better", it counts where its QAT did learn. Nor does
-one count there that earns the same either way with every seed, as at the most its task gives.
+one count there that earns the same either way with every seed, as at the most its task gives. Of a
+policy that counts, the seeds do that learned in fp32 or in QAT (`of_learned_seeds`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 import numpy as np
 import pandas as pd
@@ -22,6 +24,7 @@ from quarl_nb.report.qat.gains import (
     Way,
     gains,
     minmax,
+    of_learned_seeds,
     ptq,
     trained_in,
     trainings,
@@ -41,8 +44,7 @@ def qat_no_loss(
 
     Not reproduced when one loses more than 5 % (Holm over policies and widths).
     """
-    rows = trainings(records)
-    found = [gains(rows, (precision, "minmax", "none")) for precision in precisions]
+    found = [_gains(records, (precision, "minmax", "none")) for precision in precisions]
     unlearned = _unlearned(records, [FP32])
     tables, left_out = _decidable(found, unlearned)
     table = pd.concat(tables, ignore_index=True)
@@ -63,8 +65,7 @@ def qat_kept_until(
 
     Not reproduced when most do lose at one of `kept_bits`, or do not at any of `lost_bits`.
     """
-    rows = trainings(records)
-    found = [gains(rows, minmax(bits)) for bits in (*kept_bits, *lost_bits)]
+    found = [_gains(records, minmax(bits)) for bits in (*kept_bits, *lost_bits)]
     unlearned = _unlearned(records, [FP32])
     tables, left_out = _decidable(found, unlearned)
     indexed = [table.set_index("policy") for table in tables]
@@ -98,8 +99,7 @@ def qat_beats_ptq(
     named where it is recorded.
     """
     way = (precision, "minmax", "none")
-    rows = trainings(records)
-    found = gains(rows, way, ptq(precision))
+    found = _gains(records, way, ptq(precision))
     unlearned = _unlearned(records, [FP32, way])
     (table,), left_out = _decidable([found], unlearned)
     if table.empty:
@@ -112,8 +112,9 @@ def qat_beats_ptq(
             f"certainly not by 5 % in {small.sum()}{_named(table['policy'][small])}"
             f"{left_out}{tied}")
     if precision == "affine8":
-        text += _beside_w8a8(gains(rows, way, ptq(W8A8)), set(table["policy"]))
-    return _decide(table, bool(better.all()), bool(same.any()), text, min_policies, gain=True)
+        text += _beside_w8a8(_gains(records, way, ptq(W8A8)), set(table["policy"]))
+    good, bad = bool(better.all()), bool(same.any())
+    return _decide(table, good, bad, text, min_policies, "smallest gain")
 
 
 def qat_beats_fp32(
@@ -124,7 +125,7 @@ def qat_beats_fp32(
     Not reproduced when half of them gain less than 5 %, and do not certainly gain (`at_least`).
     """
     way = (precision, "minmax", "none")
-    found = gains(trainings(records), way)
+    found = _gains(records, way)
     unlearned = _unlearned(records, [FP32, way])
     (table,), left_out = _decidable([found], unlearned)
     if table.empty:
@@ -136,7 +137,40 @@ def qat_beats_fp32(
     text = (f"QAT earns more than fp32 in {better} of {len(table)} policies, "
             f"certainly not by 5 % in {small}{left_out}{tied}")  # fmt: skip
     half = len(table) / 2
-    return _decide(table, better > half, same >= half, text, min_policies, gain=True)
+    return _decide(table, better > half, same >= half, text, min_policies, "smallest gain")
+
+
+def qat_sometimes_beats_fp32(
+    records: pd.DataFrame, bits: Sequence[int] = range(2, 9), min_policies: int = MIN_POLICIES
+) -> Finding:
+    """Reproduced when QAT earns more than fp32 in one policy, however few there are, at one of
+    `bits` (Holm over policies and widths).
+
+    Not reproduced when it certainly gains less than 5 % in every policy at every width.
+    """
+    ways = [minmax(each) for each in bits]
+    found = [_gains(records, way) for way in ways]
+    unlearned = _unlearned(records, [FP32, *ways])
+    tables, left_out = _decidable(found, unlearned)
+    table = pd.concat(tables, ignore_index=True)
+    if table.empty:
+        return _nothing(found, unlearned)
+    table, tied = _without_ties(table)
+    policies = table["policy"]
+    better = pd.Series(holm(table["p_gain"].tolist()) <= ALPHA).groupby(policies).any()
+    small = (table["p_no_gain"] <= ALPHA).groupby(policies).all()
+    text = (f"QAT earns more than fp32 at one of {_span(bits)} bits in {better.sum()} of "
+            f"{len(better)} policies, certainly not by 5 % at any in {small.sum()}{left_out}{tied}")
+    good, bad = bool(better.any()), bool(small.all() and not better.any())
+    return _decide(table, good, bad, text, 1 if good else min_policies, "surest gain")
+
+
+def _gains(records: pd.DataFrame, way: Way, reference: Way = FP32) -> pd.DataFrame:
+    """`gains` of the records over the seeds that learned in `way` or in float32."""
+    if "returns" not in records:
+        return gains(trainings(records), way, reference)
+    pair = pd.concat([trained_in(records, each) for each in (FP32, way)])
+    return gains(trainings(of_learned_seeds(pair)), way, reference)
 
 
 def _unlearned(records: pd.DataFrame, ways: Sequence[Way]) -> set[str]:
@@ -150,7 +184,7 @@ def _unlearned(records: pd.DataFrame, ways: Sequence[Way]) -> set[str]:
 def _decidable(
     tables: Sequence[pd.DataFrame], unlearned: set[str]
 ) -> tuple[list[pd.DataFrame], str]:
-    """`gains` without policies that never learned or have too few training seeds, and their names.
+    """`gains` without policies that never learned or with too few seeds that did, and their names.
 
     Where no policy has enough of them, all stay, and `_decide` decides nothing.
     """
@@ -161,19 +195,21 @@ def _decidable(
     if len(few) == len(fewest):
         return tables, left_out
     if len(few):
-        left_out += f" (too few training seeds to count: {', '.join(few)})"
+        left_out += f" (too few training seeds that learned: {', '.join(few)})"
     return [table[~table["policy"].isin(few)].reset_index(drop=True) for table in tables], left_out
 
 
 def _without_ties(table: pd.DataFrame) -> tuple[pd.DataFrame, str]:
-    """`gains` without policies that gain exactly nothing with every seed, and their names.
+    """`gains` without policies that gain exactly nothing with every seed, at every width, and
+    their names.
 
     Where all do, all stay: their p-values decide nothing.
     """
     tied = (table["low"] == 0) & (table["high"] == 0)
+    tied = tied.groupby(table["policy"]).transform("all")
     if not tied.any() or tied.all():
         return table, ""
-    names = ", ".join(table["policy"][tied])
+    names = ", ".join(table["policy"][tied].unique())
     return table[~tied].reset_index(drop=True), f" (the same return either way: {names})"
 
 
@@ -200,19 +236,16 @@ def _beside_w8a8(found: pd.DataFrame, policies: set[str]) -> str:
 
 
 def _decide(
-    table: pd.DataFrame, good: bool, bad: bool, text: str, min_policies: int, gain: bool = False
+    table: pd.DataFrame, good: bool, bad: bool, text: str, min_policies: int,
+    told: Literal["largest loss", "smallest gain", "surest gain"] = "largest loss",
 ) -> Finding:
-    """A finding over rows of `gains`; its interval is that of the largest loss, or smallest gain.
-
-    Args:
-        gain: whether the claim is about what is gained.
-    """
-    worst = table.loc[table["gain"].idxmin()]
-    interval = Interval(worst["gain"], worst["low"], worst["high"])
-    if not gain:
-        interval = Interval(-worst["gain"], -worst["high"], -worst["low"])
-    text += f"; {'smallest gain' if gain else 'largest loss'} {percent(interval.value)} "
-    text += f"({worst['policy']}, {worst['precision']})"
+    """A finding over rows of `gains`, whose interval is that of the row that is `told`."""
+    by = table["p_gain"] if told == "surest gain" else table["gain"]
+    row = table.loc[by.idxmin()]
+    interval = Interval(row["gain"], row["low"], row["high"])
+    if told == "largest loss":
+        interval = Interval(-row["gain"], -row["high"], -row["low"])
+    text += f"; {told} {percent(interval.value)} ({row['policy']}, {row['precision']})"
     seeds, episodes = int(table["seeds"].min()), int(table["episodes"].min())
     verdict: Verdict = "inconclusive"
     if seeds < MIN_SEEDS:
