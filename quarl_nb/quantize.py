@@ -91,7 +91,8 @@ def check_fits(net: PolicyNet, env_id: str) -> None:
     """Refuse an environment whose observations or actions are not those of the policy.
 
     Raises:
-        QuarlError: names what the policy has and what the environment wants.
+        QuarlError: names what the policy has and what the environment wants, which may be
+            actions of a kind that no policy has.
     """
     env = make_vec(env_id, 1, make=factory_for(net, env_id))
     observations, actions = env.single_observation_space, env.single_action_space
@@ -102,7 +103,16 @@ def check_fits(net: PolicyNet, env_id: str) -> None:
                          f"{list(observations.shape or ())}")
     count = net(torch.zeros(1, *shape)).shape[1]
     has = f"{count} discrete actions" if head.discrete else f"actions of shape {list(head.shape)}"
-    wants = f"{actions.n} discrete actions" if isinstance(actions, gym.spaces.Discrete) \
-        else f"actions of shape {list(actions.shape or ())}"
+    wants = _name_actions(actions, env_id)
     if has != wants:
         raise QuarlError(f"the policy has {has}, '{env_id}' takes {wants}")
+
+
+def _name_actions(space: gym.Space, env_id: str) -> str:
+    if isinstance(space, gym.spaces.Box):
+        return f"actions of shape {list(space.shape)}"
+    if not isinstance(space, gym.spaces.Discrete):
+        raise QuarlError(f"'{env_id}' takes {type(space).__name__} actions; known: Box, Discrete")
+    if space.start != 0:  # heads count from 0, as stable-baselines3's policies do
+        raise QuarlError(f"'{env_id}' counts its actions from {space.start}; known: from 0")
+    return f"{space.n} discrete actions"

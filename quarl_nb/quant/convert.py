@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any, TypeVar
 
@@ -36,6 +36,19 @@ def weight_matrices(module: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
             if name.rpartition(".")[2].startswith("weight") and id(parameter) not in seen:
                 seen.add(id(parameter))
                 yield name, parameter
+
+
+def check_no_matrix(name: str, layer: nn.Module, allowed: Iterable[type[nn.Module]]) -> None:
+    """Raise a QuarlError if a layer that would stay float32 has a matrix of its own.
+
+    Args:
+        allowed: the kinds of layer that do not stay so, for the error.
+    """
+    if isinstance(layer, nn.LayerNorm):  # whose weights, of any shape, scale element by element
+        return
+    if any(parameter.ndim > 1 for parameter in layer.parameters(recurse=False)):
+        kinds = ", ".join(kind.__name__ for kind in allowed)
+        raise QuarlError(f"cannot quantize {type(layer).__name__} {name!r}; allowed: {kinds}")
 
 
 def _check_finite(parameter: Tensor, name: str) -> None:
@@ -92,9 +105,13 @@ def quantize_module(
             once) only if the precision quantizes activations.
 
     Raises:
-        QuarlError: no such layer, bad weights (named), or activations that calibration never saw.
+        QuarlError: no such layer, or another that has matrices, bad weights (named), or activations
+            that calibration never saw.
     """
     module = copy.deepcopy(module)
+    for name, layer in module.named_modules():
+        if not isinstance(layer, LAYERS):
+            check_no_matrix(name, layer, LAYERS)
     matrices = list(weight_matrices(module))
     if not matrices:
         allowed = ", ".join(kind.__name__ for kind in LAYERS)

@@ -23,10 +23,11 @@ def float8_quantize_dequantize(x: Tensor) -> Tensor:
 
 
 def quantile_quantize_dequantize(x: Tensor, bits: int) -> Tensor:
-    """The nearest of 2^bits levels that each stand for an equal share of the values of `x`.
+    """The nearest of 2^bits levels, each the middle of an interval with an equal share of `x`.
 
-    A level is the middle between two neighbouring ones of 2^bits + 1 quantiles: quantile
-    quantization, Dettmers et al. 2023, "QLoRA", equation 4. The outermost values are clipped.
+    The ends of the intervals are 2^bits + 1 quantiles: quantile quantization, Dettmers et al. 2023,
+    "QLoRA", equation 4. Of bell-shaped values fewer are nearest to the outermost levels, whose
+    intervals are wide. The outermost values are clipped.
 
     Args:
         x: float32, any shape, of at most 16 million values (`torch.quantile`).

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from quarl_nb.errors import QuarlError, check_choice
 from quarl_nb.quant.affine import quant_range
+from quarl_nb.quant.convert import check_no_matrix
 from quarl_nb.quant.lsq import LearnedStep
 from quarl_nb.quant.minmax import InputQuantizer, WeightQuantizer
 from quarl_nb.quant.training import TrainingQuantizer
@@ -131,9 +132,8 @@ def _plain_layers(modules: Iterable[nn.Module]) -> Iterator[nn.Module]:
                 yield layer
             elif isinstance(layer, QATLayer):
                 raise QuarlError(f"layer {name!r} is quantization-aware already")
-            elif any(p.ndim > 1 for p in layer.parameters(recurse=False)):
-                kind = type(layer).__name__
-                raise QuarlError(f"cannot train {kind} quantized; allowed: Linear, Conv2d")
+            else:
+                check_no_matrix(name, layer, QAT_LAYERS)
 
 
 def qat_layers(modules: Iterable[nn.Module]) -> Iterator[QATLayer]:

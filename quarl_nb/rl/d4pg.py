@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from numbers import Integral, Real
+from types import UnionType
 from typing import Any, ClassVar
 
 import torch
@@ -20,7 +23,7 @@ from stable_baselines3.td3.policies import Actor
 from torch.nn import functional as F
 from torch.nn.utils import clip_grad_norm_
 
-from quarl_nb.errors import QuarlError, check_at_least
+from quarl_nb.errors import QuarlError
 from quarl_nb.rl.d4pg_policies import CategoricalCritic, CnnPolicy, D4PGPolicy, MultiInputPolicy
 from quarl_nb.rl.distributional import bellman_target, mean_value
 
@@ -58,8 +61,10 @@ class D4PG(TD3):
         options: the others of SB3's `TD3` (`gamma`, `batch_size`, `action_noise`, `device`, ...).
 
     Raises:
-        QuarlError: an impossible range of atoms, a period below 1, an `autocast` that needs its
-            losses scaled, or n-step returns of observations that are dictionaries.
+        QuarlError: an impossible range or number of atoms; `n_steps` or a period that is no integer
+            of at least 1; `tau` outside of [0, 1]; a rate of the actor or a norm that is not above
+            0; an `autocast` that needs its losses scaled; n-step returns of observations that are
+            dictionaries.
     """
 
     policy_aliases: ClassVar[dict[str, type[BasePolicy]]] = {
@@ -94,7 +99,13 @@ class D4PG(TD3):
     ) -> None:
         if autocast not in (None, torch.bfloat16):
             raise QuarlError(f"D4PG's autocast is None or torch.bfloat16, got {autocast}")
-        check_at_least(1, target_update_period=target_update_period)
+        counts = {"n_steps": n_steps, "target_update_period": target_update_period}
+        _check(Integral, lambda x: x >= 1, "an integer of at least 1", **counts)
+        _check(Real, lambda x: 0 <= x <= 1, "from 0 to 1", tau=tau)
+        # Clipping to a negative norm would turn the gradient around.
+        _check(Real, lambda x: x > 0, "above 0", max_grad_norm=max_grad_norm)
+        optional = {"actor_learning_rate": actor_learning_rate, "max_dqda_norm": max_dqda_norm}
+        _check(Real | None, lambda x: x is None or x > 0, "above 0 or None", **optional)
         distribution = {"n_atoms": n_atoms, "v_min": v_min, "v_max": v_max}
         super().__init__(
             policy,
@@ -216,3 +227,12 @@ class D4PG(TD3):
         return super().learn(
             total_timesteps, callback, log_interval, tb_log_name, reset_num_timesteps, progress_bar
         )
+
+
+def _check(
+    kind: type | UnionType, fits: Callable[[Any], bool], allowed: str, **options: Any
+) -> None:
+    """Raise a QuarlError naming the first of `options` that is not of `kind`, or does not fit."""
+    for name, value in options.items():
+        if not isinstance(value, kind) or not fits(value):
+            raise QuarlError(f"{name} must be {allowed}, not {value!r}")

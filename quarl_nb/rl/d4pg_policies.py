@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -23,9 +24,9 @@ class CategoricalCritic(ContinuousCritic):
     atoms: torch.Tensor
 
     def __init__(self, n_atoms: int, v_min: float, v_max: float, **options: Any) -> None:
-        if n_atoms < 2 or not 0 < v_max - v_min < math.inf:
+        if not (isinstance(n_atoms, Integral) and n_atoms >= 2 and 0 < v_max - v_min < math.inf):
             raise QuarlError(
-                "D4PG needs n_atoms >= 2 and v_min < v_max, both finite, "
+                "D4PG needs an integer n_atoms >= 2 and v_min < v_max, both finite, "
                 f"got {n_atoms}, {v_min}, {v_max}"
             )
         super().__init__(**{**options, "n_critics": 1})

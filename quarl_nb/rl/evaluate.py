@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ import gymnasium as gym
 import numpy as np
 import torch
 
-from quarl_nb.errors import QuarlError, check_seeds, users_own
+from quarl_nb.errors import QuarlError, brief, check_at_least, check_seeds, users_own
 from quarl_nb.rl.atari import is_atari
 from quarl_nb.rl.envs import factory_for, make_vec, reset_slots
 from quarl_nb.rl.exploration import RandomActions, random_actions_of
@@ -90,26 +91,41 @@ def evaluate(
             `quarl_nb.rl.exploration`).
 
     Raises:
-        QuarlError: a seed that environments do not take, no episode; no such environment, or it
-            raised something, or gave an observation or a reward that is NaN or infinite.
+        QuarlError: a seed that environments do not take, no episode, `n_envs` below 1; no such
+            environment, or it raised something, or gave an observation or a reward that is NaN or
+            infinite.
     """
-    # A range, whose ends are enough, may be too long even for len().
-    check_seeds(*([*seeds[:1], *seeds[-1:]] if isinstance(seeds, range) else seeds))
-    if not len(seeds):
-        raise QuarlError("evaluation needs at least one episode")
-    # Few for Atari: a frame stack and a slot that idles at the end are dear there.
-    n_envs = min(n_envs or (5 if is_atari(env_id) else 10), len(seeds))
+    seeds = _checked(seeds)
+    if n_envs is None:
+        # Few for Atari: a frame stack and a slot that idles at the end are dear there.
+        n_envs = 5 if is_atari(env_id) else 10
+    check_at_least(1, n_envs=n_envs)
+    n_envs = min(n_envs, len(seeds))
     if random_actions is None:
         random_actions = random_actions_of(getattr(policy, "head", None), env_id)
     started = time.perf_counter()
     env = make_vec(env_id, n_envs, make=make or factory_for(policy, env_id))
     try:
         chance = RandomActions(env.single_action_space, n_envs, random_actions)
-        returns, lengths = _run_episodes(policy, env, env_id, list(seeds), chance)
+        returns, lengths = _run_episodes(policy, env, env_id, seeds, chance)
     finally:
         env.close()
     wall_s = time.perf_counter() - started
-    return Evaluation(returns, lengths, list(seeds), wall_s, random_actions)
+    return Evaluation(returns, lengths, seeds, wall_s, random_actions)
+
+
+def _checked(seeds: Sequence[int]) -> list[int]:
+    """The seeds as Python's integers, which torch's generators ask for."""
+    if isinstance(seeds, range):  # whose ends are enough: it may be too long even for len()
+        check_seeds(*seeds[:1], *seeds[-1:])
+    try:
+        integers = [operator.index(seed) for seed in seeds]
+    except TypeError as error:
+        raise QuarlError(f"seeds must be integers, not {brief(seeds)}") from error
+    check_seeds(*integers)
+    if not integers:
+        raise QuarlError("evaluation needs at least one episode")
+    return integers
 
 
 def _run_episodes(

@@ -135,7 +135,7 @@ class Layer:
         try:
             with torch.device("meta"):
                 return LAYERS[self.kind](**self.options)
-        except (TypeError, ValueError, RuntimeError) as error:
+        except (TypeError, ValueError, RuntimeError, AssertionError) as error:
             raise QuarlError(f"layer '{self.kind}' has bad options: {brief(error)}") from error
 
 

@@ -116,7 +116,7 @@ def _read_description(folder: Path) -> tuple[PolicySpec, str]:
         description = json.loads((folder / DESCRIPTION).read_text())
     except OSError as error:
         raise _missing(folder, error) from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise QuarlError(f"{DESCRIPTION} of '{folder}' is damaged: {error}") from error
     version = description.get("format_version") if isinstance(description, dict) else None
     if version != FORMAT_VERSION:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from quarl_nb.errors import QuarlError
+from quarl_nb.errors import QuarlError, brief
 from quarl_nb.quant import is_finite
 from quarl_nb.rl.layers import INPUT_DTYPES
 from quarl_nb.rl.spec import Head, PolicySpec
@@ -24,7 +24,8 @@ class PolicyNet(nn.Module):
         tensors: the weights by name, as in `state_dict()`.
 
     Raises:
-        QuarlError: tensors are missing, too many, of wrong shape, or not finite.
+        QuarlError: tensors are missing, too many, of wrong shape, or not finite; or the layers
+            fit neither each other nor the head, or make no finite outputs of zeros.
     """
 
     def __init__(self, spec: PolicySpec, tensors: Mapping[str, torch.Tensor]) -> None:
@@ -35,7 +36,7 @@ class PolicyNet(nn.Module):
         self.load_state_dict(dict(tensors), assign=True)
         self.requires_grad_(False)
         self.eval()
-        self._check_shapes()
+        self._check_outputs()
 
     @classmethod
     def from_sb3(cls, model: Any, env_id: str | None = None, **options: Any) -> PolicyNet:
@@ -60,17 +61,20 @@ class PolicyNet(nn.Module):
     def recurrent(self) -> bool:
         return any(layer.kind == "gru_cell" for layer in self.spec.layers)
 
-    def _check_shapes(self) -> None:
-        """Run once; torch's meta device would do, but imports its compiler for that (2 s)."""
+    def _check_outputs(self) -> None:
+        """Refuse a description by what becomes of one observation of zeros."""
         head, shape = self.spec.head, self.spec.obs_shape
         device = next((tensor.device for tensor in self.state_dict().values()), None)
         try:
             outputs = self(torch.zeros(1, *shape, device=device))
-        except (RuntimeError, ValueError, IndexError, TypeError) as error:
-            reason = str(error).splitlines()[0]
-            raise QuarlError(f"layers do not fit observations {list(shape)}: {reason}") from error
+        except (RuntimeError, ValueError, IndexError, TypeError, OverflowError) as error:
+            raise QuarlError(
+                f"layers do not fit observations {list(shape)}: {brief(error)}"
+            ) from error
         if outputs.ndim != 2 or not (head.discrete or outputs.shape[1] == len(head.low)):
             raise QuarlError(f"outputs {list(outputs.shape)} do not fit head '{head.kind}'")
+        if not is_finite(outputs):  # of finite weights: an option makes them so, or overflow
+            raise QuarlError("layers make NaN or infinite outputs of an observation of zeros")
 
     def forward(self, obs: torch.Tensor) -> torch.Tensor:
         """Logits, action values or action means ``[n, size]`` of raw observations ``[n, ...]``.

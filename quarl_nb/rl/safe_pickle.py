@@ -187,7 +187,8 @@ def read_tensors(payload: bytes, what: str) -> dict[str, torch.Tensor]:
         what: what the payload is, for the error.
 
     Raises:
-        QuarlError: it holds anything but named tensors, or is damaged, or too large.
+        QuarlError: it holds anything but named tensors, or those that are not plain numbers in
+            memory (sparse, meta, nested, quantized), or is damaged, or too large.
     """
     try:
         if zipfile.is_zipfile(io.BytesIO(payload)):
@@ -200,14 +201,21 @@ def read_tensors(payload: bytes, what: str) -> dict[str, torch.Tensor]:
         verb = "refused" if "eights only load failed" in reason else "is damaged"
         raise QuarlError(f"{what} {verb}: not plain tensors ({reason[:120]}...)") from error
     if not isinstance(found, dict) or not all(
-        isinstance(name, str) and isinstance(tensor, torch.Tensor)
-        for name, tensor in found.items()
+        isinstance(name, str) and _is_plain(tensor) for name, tensor in found.items()
     ):
-        raise QuarlError(f"{what} is not a dictionary of named tensors")
+        raise QuarlError(f"{what} is not a dictionary of named, plain tensors")
     # A tensor may view few stored bytes as many elements (stride 0).
     if sum(tensor.numel() * tensor.element_size() for tensor in found.values()) > MAX_ZIP_BYTES:
         raise QuarlError(f"{what} holds more than {MAX_ZIP_BYTES >> 20} MiB of tensors")
     return found
+
+
+def _is_plain(value: Any) -> bool:
+    return (
+        isinstance(value, torch.Tensor)
+        and value.layout == torch.strided
+        and not (value.is_meta or value.is_nested or value.is_quantized)
+    )
 
 
 def open_zip(file: str | Path | io.BytesIO, what: str) -> zipfile.ZipFile:

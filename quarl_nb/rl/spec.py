@@ -40,6 +40,8 @@ class Head:
         size = int(np.prod(self.shape))
         if not len(self.low) == len(self.high) == size:
             raise QuarlError(f"head '{self.kind}' needs {size} bounds low and high")
+        if not (np.array(self.low) <= np.array(self.high)).all():  # nor is NaN
+            raise QuarlError(f"head '{self.kind}' needs bounds low <= high")
         if self.kind == "tanh_scale" and not np.isfinite([*self.low, *self.high]).all():
             raise QuarlError("head 'tanh_scale' needs finite bounds")
 

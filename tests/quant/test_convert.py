@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -236,6 +237,30 @@ def test_missing_or_partial_calibration_is_refused() -> None:
 def test_a_module_without_matrices_is_refused() -> None:
     with pytest.raises(QuarlError, match="allowed: Linear, Conv2d"):
         quantize_module(nn.ReLU(), parse_precision("affine8"))
+
+
+@pytest.mark.parametrize("name", ["fp16", "affine8"])
+@pytest.mark.parametrize(
+    ("kind", "layer"),
+    [
+        ("Conv1d", lambda: nn.Conv1d(4, 4, 1)),
+        ("MultiheadAttention", lambda: nn.MultiheadAttention(4, 2)),
+        ("Embedding", lambda: nn.Embedding(3, 4)),
+    ],
+)
+def test_a_layer_that_would_stay_float32_is_refused_by_name(
+    kind: str, layer: Callable[[], nn.Module], name: str
+) -> None:
+    with pytest.raises(QuarlError, match=f"^cannot quantize {kind} '1'; allowed: Linear, Conv2d"):
+        quantize_module(nn.Sequential(nn.Linear(4, 4), layer()), parse_precision(name))
+
+
+def test_normalizations_stay_float32() -> None:
+    net = nn.Sequential(nn.Linear(4, 4), nn.LayerNorm([3, 4]), nn.BatchNorm1d(3))
+    with torch.no_grad():
+        net[1].weight.copy_(normal(3, 4))
+    quantized = quantize_module(net, parse_precision("affine2"))
+    assert torch.equal(quantized[1].weight, net[1].weight)
 
 
 def test_weight_bytes_by_hand() -> None:

@@ -361,14 +361,33 @@ def test_autocast_to_fp16_is_refused() -> None:
         make_model(autocast=torch.float16)
 
 
-def test_targets_that_would_never_change_are_refused() -> None:
-    with pytest.raises(QuarlError, match="target_update_period must be at least 1, not 0"):
-        make_model(target_update_period=0)
+@pytest.mark.parametrize(
+    ("name", "wrong", "allowed"),
+    [
+        *[("n_steps", wrong, "an integer of at least 1") for wrong in (0, -1, 2.5)],
+        *[("target_update_period", wrong, "an integer of at least 1") for wrong in (0, 2.5)],
+        *[("tau", wrong, "from 0 to 1") for wrong in (-0.1, 5.0, float("nan"))],
+        *[("max_grad_norm", wrong, "above 0") for wrong in (-1.0, 0.0, float("nan"), None)],
+        *[("max_dqda_norm", wrong, "above 0 or None") for wrong in (-1.0, float("nan"))],
+        *[("actor_learning_rate", wrong, "above 0 or None") for wrong in (-1.0, "fast")],
+    ],
+)
+def test_an_option_that_would_crash_or_misguide_training_is_named(
+    name: str, wrong: Any, allowed: str
+) -> None:
+    with pytest.raises(QuarlError, match=f"^{name} must be {allowed}, not {wrong!r}$"):
+        make_model(**{name: wrong})
 
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"n_atoms": 1}, {"v_min": 4.0}, {"v_max": float("nan")}, {"v_min": -float("inf")}],
+    [
+        {"n_atoms": 1},
+        {"n_atoms": 10.5},
+        {"v_min": 4.0},
+        {"v_max": float("nan")},
+        {"v_min": -float("inf")},
+    ],
 )
 def test_an_impossible_support_is_named(wrong: dict[str, Any]) -> None:
     with pytest.raises(QuarlError, match="n_atoms >= 2 and v_min < v_max"):

@@ -152,6 +152,25 @@ def test_records_keep_seven_digits_of_a_return():
     }  # fmt: skip
 
 
+@pytest.mark.parametrize("seeds", [np.array([3, 1]), torch.tensor([3, 1]), [np.int64(3), 1]])
+def test_seeds_of_numpy_and_torch_are_integers_too(seeds):
+    result = evaluate(Still(), "seed", seeds, make=SeedEnv)
+    assert result.lengths == result.seeds == [3, 1]
+    assert {type(seed) for seed in result.seeds} == {int}
+
+
+@pytest.mark.parametrize("seeds", [[1.5], np.array([1.0]), ["a"], [None], 3])
+def test_seeds_that_are_no_integers_are_an_error(seeds):
+    with pytest.raises(QuarlError, match="^seeds must be integers, not "):
+        evaluate(Still(), "CartPole-v1", seeds)
+
+
+@pytest.mark.parametrize("n_envs", [0, -1])
+def test_fewer_episodes_at_once_than_one_is_an_error(n_envs):
+    with pytest.raises(QuarlError, match=f"^n_envs must be at least 1, not {n_envs}$"):
+        evaluate(Still(), "CartPole-v1", [1, 2], n_envs=n_envs)
+
+
 def test_no_episodes_is_an_error():
     with pytest.raises(QuarlError, match="at least one episode"):
         evaluate(Still(), "CartPole-v1", [])

@@ -12,7 +12,7 @@ from quarl_nb.inference import fast_policy
 from quarl_nb.quantize import check_fits
 from quarl_nb.rl.evaluate import evaluate
 from quarl_nb.rl.observations import collect_observations
-from quarl_nb.rl.policies import save_policy
+from quarl_nb.rl.policies import Head, save_policy
 
 ENV_ID = "Stripes-v0"
 
@@ -62,6 +62,24 @@ def test_frames_of_another_size_are_refused_as_they_are(policy_of):
     message = r"observations of shape \[3, 5, 4\], 'Stripes-v0' gives \[4, 5, 3\]"
     with pytest.raises(QuarlError, match=message):
         check_fits(policy_of(3, 5, 4), ENV_ID)
+
+
+@pytest.mark.parametrize(("space", "message"), [
+    (gym.spaces.MultiDiscrete([3, 3]), "takes MultiDiscrete actions; known: Box, Discrete"),
+    (gym.spaces.MultiBinary(2), "takes MultiBinary actions; known: Box, Discrete"),
+    (gym.spaces.Discrete(2, start=1), "'Stripes-v0' counts its actions from 1; known: from 0"),
+    (gym.spaces.Discrete(3), "the policy has .*, 'Stripes-v0' takes 3 discrete actions"),
+    (gym.spaces.Box(-1, 1, (3,)), r"the policy has .*, 'Stripes-v0' takes actions of shape \[3\]"),
+])  # fmt: skip
+def test_actions_that_are_not_the_policys_are_refused(
+    policy_of, make_policy, monkeypatch, space, message
+):
+    monkeypatch.setattr(Stripes, "action_space", space)
+    layers = ("flatten", ("linear", {"in_features": 60, "out_features": 2}))
+    head = Head("clip", low=(-1.0, -1.0), high=(1.0, 1.0), shape=(2,))
+    for net in (policy_of(3, 4, 5), make_policy((3, 4, 5), *layers, head=head)):
+        with pytest.raises(QuarlError, match=message):
+            check_fits(net, ENV_ID)
 
 
 def test_every_command_takes_a_policy_of_turned_frames(policy_of, tmp_path, capsys):

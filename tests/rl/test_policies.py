@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -206,9 +206,10 @@ def test_damaged_files_are_named(net: PolicyNet, tmp_path: Path) -> None:
         load_policy(tmp_path)
     tensors.write_bytes(payload)
     description = (tmp_path / "policy.json").read_text()
-    (tmp_path / "policy.json").write_text(description[:50])
-    with pytest.raises(QuarlError, match="policy.json .* is damaged"):
-        load_policy(tmp_path)
+    for damaged in (description[:50], "[" * 200_000):
+        (tmp_path / "policy.json").write_text(damaged)
+        with pytest.raises(QuarlError, match="policy.json .* is damaged"):
+            load_policy(tmp_path)
     for version in (2, "1", None):
         (tmp_path / "policy.json").write_text(description)
         rewrite(tmp_path, format_version=version)
@@ -216,6 +217,12 @@ def test_damaged_files_are_named(net: PolicyNet, tmp_path: Path) -> None:
             load_policy(tmp_path)
 
 
+def then(kind: str, **options: object) -> dict[str, object]:
+    """The layers of `net` and one more."""
+    return {"layers": [asdict(LINEAR), {"kind": kind, "options": options}]}
+
+
+NAN, BOUNDS = float("nan"), {"kind": "clip", "shape": [2]}
 BAD_SPECS = {
     "unknown layer 'exec'": {"layers": [{"kind": "exec", "options": {}}]},
     "bad options": {"layers": [{"kind": "linear", "options": {"size": 3}}]},
@@ -225,6 +232,11 @@ BAD_SPECS = {
     "do not fit head": {"head": {"kind": "clip", "low": [0], "high": [1], "shape": [1]}},
     "bad policy description": {"layers": 3},
     "cannot convert float infinity": {"obs_shape": [float("inf")]},
+    "head 'clip' needs bounds low <= high": {"head": BOUNDS | {"low": [1, 0], "high": [0, 1]}},
+    "needs bounds low <= high": {"head": BOUNDS | {"low": [NAN, 0], "high": [1, 1]}},
+    "layer 'hardtanh' has bad options: max_val": then("hardtanh", min_val=3, max_val=1),
+    "int too big to convert": then("divide", by=10**400),
+    "NaN or infinite outputs": then("divide", by=0),
 }
 
 
@@ -236,6 +248,18 @@ def test_bad_descriptions_are_named(net: PolicyNet, tmp_path: Path, message: str
     with pytest.raises(QuarlError, match=message) as caught:
         load_policy(tmp_path)
     assert "\n" not in str(caught.value)
+
+
+def test_a_variance_that_epsilon_makes_negative_is_refused() -> None:
+    layers = (Layer("normalize", {"shape": [2], "epsilon": -1.0, "clip": 10.0}), LINEAR)
+    tensors = {"layers.0.mean": BIAS.double(), "layers.0.var": BIAS.double() + 0.5,
+               "layers.1.weight": WEIGHT, "layers.1.bias": BIAS}  # fmt: skip
+    with pytest.raises(QuarlError, match="NaN or infinite outputs"):
+        PolicyNet(PolicySpec("ppo", None, (2,), layers, Head("argmax")), tensors)
+
+
+def test_bounds_of_an_action_may_be_infinite_or_equal() -> None:
+    Head("clip", low=(-np.inf, 1.0), high=(np.inf, 1.0), shape=(2,))
 
 
 def test_a_description_cannot_allocate_memory() -> None:

@@ -8,6 +8,7 @@ import pickle
 import re
 import warnings
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -156,8 +157,25 @@ def test_tensors_are_read_and_pickles_among_them_refused(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("value", [[torch.zeros(1)], {"w": 1.0}, {1: torch.zeros(1)}])
 def test_only_named_tensors_are_admitted(value: Any) -> None:
-    with pytest.raises(QuarlError, match="not a dictionary of named tensors"):
+    with pytest.raises(QuarlError, match="not a dictionary of named, plain tensors"):
         read_tensors(saved(value), "x")
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")  # torch's, of prototypes
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: torch.zeros(2, device="meta"),
+        lambda: torch.eye(2).to_sparse(),
+        lambda: torch.eye(2).to_sparse_csr(),
+        lambda: torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]),
+        lambda: torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.qint8),
+    ],
+    ids=["meta", "coo", "csr", "nested", "quantized"],
+)
+def test_tensors_that_are_not_plain_numbers_are_refused(make: Callable[[], torch.Tensor]) -> None:
+    with pytest.raises(QuarlError, match="not a dictionary of named, plain tensors"):
+        read_tensors(saved({"w": make()}), "x")
 
 
 def test_damaged_and_swollen_tensors_are_refused() -> None:
