@@ -133,6 +133,8 @@ class Layer:
             QuarlError: the options do not fit the kind.
         """
         try:
+            if placed := {"device", "dtype"}.intersection(self.options):
+                raise TypeError(f"{placed.pop()} is not its to choose")
             with torch.device("meta"):
                 return LAYERS[self.kind](**self.options)
         except (TypeError, ValueError, RuntimeError, AssertionError) as error:

@@ -226,6 +226,8 @@ NAN, BOUNDS = float("nan"), {"kind": "clip", "shape": [2]}
 BAD_SPECS = {
     "unknown layer 'exec'": {"layers": [{"kind": "exec", "options": {}}]},
     "bad options": {"layers": [{"kind": "linear", "options": {"size": 3}}]},
+    "layer 'linear' has bad options: device": then(
+        "linear", in_features=10**6, out_features=10**6, device="cpu"),
     "layers do not fit": {"obs_shape": [3]},
     "unknown head 'x'": {"head": {"kind": "x", "low": [], "high": [], "shape": []}},
     "needs 2 bounds": {"head": {"kind": "clip", "low": [0], "high": [1], "shape": [2]}},
