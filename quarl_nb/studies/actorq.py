@@ -116,8 +116,8 @@ SMOKE = {
 }  # fmt: skip
 QUICK = SMOKE | {"actors": ACTORS[:2] + ACTORS[3:], "widths": [256], "steps": 8000,
                  "samples_per_insert": [1.0], "evaluations": 4, "episodes": 5}  # fmt: skip
-# Actor-bound on two cores: one actor, one learner, a transition sampled once on average (except
-# MountainCar's and Walker Stand's, which are not learned so).
+# Actor-bound on two cores: one actor, one learner, a transition sampled at most once on average
+# (except MountainCar's and Walker Stand's, which are not learned so).
 FULL = QUICK | {"tasks": TWO_CORES, "actors": ACTORS, "widths": [0], "seeds": [0, 1, 2],
                 "pull_periods": [0], "samples_per_insert": [0.0], "steps": 0, "evaluations": 20,
                 "episodes": 10, "autocast": "bf16"}  # fmt: skip
