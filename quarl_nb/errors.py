@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from numbers import Real
+from numbers import Integral, Real
 
 SEEDS = 2**31  # the emulator's are below it, numpy's below 2^32; some runs add their steps
 
@@ -30,9 +30,19 @@ def check_at_least(least: int, **values: float) -> None:
             raise QuarlError(f"{name} must be at least {least}, not {value!r}")
 
 
+def check_counts(least: int, **values: int) -> None:
+    """Raise a QuarlError naming the first of `values` that is no integer, or less than `least`."""
+    for name, value in values.items():
+        if not isinstance(value, Integral):
+            raise QuarlError(f"{name} must be a whole number, not {value!r}")
+        check_at_least(least, **{name: value})
+
+
 def check_seeds(*seeds: int) -> None:
     """Raise a QuarlError that names the first of `seeds` that some environment would not take."""
     for seed in seeds:
+        if not isinstance(seed, Integral):
+            raise QuarlError(f"seed must be a whole number, not {seed!r}")
         if not 0 <= seed < SEEDS:
             raise QuarlError(f"seed must be from 0 to {SEEDS - 1}, not {seed}")
 

@@ -14,7 +14,7 @@ from typing import Any
 from tqdm import tqdm
 
 from quarl_nb.energy import EnergyMeter
-from quarl_nb.errors import QuarlError, check_at_least
+from quarl_nb.errors import QuarlError, check_counts
 from quarl_nb.store import ResultStore
 from quarl_nb.study import Cell, Study, resolve_parameters
 from quarl_nb.workers import Job, Outcome, Task, run_jobs
@@ -59,7 +59,7 @@ def run_study(
         QuarlError: bad arguments, an unknown QUARL_COUNTRY, or records cannot be written.
         KeyboardInterrupt: on Ctrl-C, after the workers have ended; finished records stay.
     """
-    check_at_least(1, workers=workers)
+    check_counts(1, workers=workers)
     jobs = plan(study, profile, parameters, shard)
     missing = [job for job in jobs if recompute or not store.has(study.name, profile, job.key)]
     if not missing:

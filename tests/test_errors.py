@@ -1,8 +1,9 @@
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
-from quarl_nb.errors import QuarlError, check_at_least, check_choice, check_seeds
+from quarl_nb.errors import QuarlError, check_at_least, check_choice, check_counts, check_seeds
 
 
 def test_an_allowed_value_comes_back():
@@ -36,8 +37,19 @@ def test_a_number_that_is_too_small_or_none_is_named():
         check_at_least(0, seconds=float("nan"))
 
 
+def test_a_count_is_a_whole_number():
+    check_counts(1, steps=1, episodes=np.int64(2))
+    for wrong in (2.5, 2.0, "2", None):
+        with pytest.raises(QuarlError, match=f"^episodes must be a whole number, not {wrong!r}$"):
+            check_counts(1, steps=1, episodes=wrong)
+    with pytest.raises(QuarlError, match="^episodes must be at least 1, not 0$"):
+        check_counts(1, episodes=0)
+
+
 def test_a_seed_out_of_range_is_named():
     check_seeds(0, 2**31 - 1)
     check_seeds()
     with pytest.raises(QuarlError, match="^seed must be from 0 to 2147483647, not 2147483648$"):
         check_seeds(5, 2**31)
+    with pytest.raises(QuarlError, match="^seed must be a whole number, not 1.5$"):
+        check_seeds(5, 1.5)

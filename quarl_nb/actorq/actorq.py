@@ -21,7 +21,7 @@ from quarl_nb.actorq.result import Result
 from quarl_nb.actorq.run import Run, Saving
 from quarl_nb.actorq.serial import run_serial
 from quarl_nb.actorq.settings import ActorTask, Settings
-from quarl_nb.errors import QuarlError, UnavailableError, check_at_least, check_choice, one_line
+from quarl_nb.errors import QuarlError, UnavailableError, check_choice, check_counts, one_line
 from quarl_nb.processes import holding_interrupts
 from quarl_nb.processor import usable_cores
 from quarl_nb.quant import parse_precision
@@ -120,7 +120,7 @@ class ActorQ:
         Raises:
             QuarlError: an actor, the quantizer or the learner failed; `total_steps` is below 1.
         """
-        check_at_least(1, total_steps=total_steps)
+        check_counts(1, total_steps=total_steps)
         self.saving.prepare()
         learning_starts = self.algorithm.learning_starts
         progress = self._resume()

@@ -10,7 +10,7 @@ import torch
 from stable_baselines3 import DDPG, DQN, SAC, TD3
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 
-from quarl_nb.errors import QuarlError, check_at_least, check_choice, check_seeds, one_line
+from quarl_nb.errors import QuarlError, check_choice, check_counts, check_seeds, one_line
 from quarl_nb.rl.d4pg import D4PG
 from quarl_nb.rl.envs import make_env
 from quarl_nb.rl.fast_cnn import training_dtype
@@ -56,7 +56,7 @@ def make_algorithm(
             that do not fit into its memory, autocast of another algorithm than D4PG and DQN.
     """
     kind = ALGORITHMS[check_choice("algorithm of ActorQ", algo, ALGORITHMS)]
-    check_at_least(1, width=width, critic_width=critic_width)
+    check_counts(1, width=width, critic_width=critic_width)
     check_seeds(seed)
     _check_device(device)
     policy: Any = "MlpPolicy"

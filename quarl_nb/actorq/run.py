@@ -15,7 +15,7 @@ from tqdm import tqdm
 from quarl_nb.actorq.learner import Learner
 from quarl_nb.actorq.result import CpuClock, Result, Snapshot
 from quarl_nb.actorq.settings import Transitions
-from quarl_nb.errors import QuarlError, check_at_least
+from quarl_nb.errors import QuarlError, check_at_least, check_counts
 from quarl_nb.paths import make_file_writable, make_writable
 from quarl_nb.rl.checkpoint import Progress, has_finite_weights, save_checkpoint
 from quarl_nb.rl.policies import save_policy
@@ -33,7 +33,7 @@ class Saving:
         snapshot_every: 0 for the first and the last policy alone.
 
     Raises:
-        QuarlError: a period is no number, or less than 0.
+        QuarlError: a period is no number (of steps: no integer), or less than 0.
     """
 
     checkpoint: Path | None = None
@@ -42,9 +42,8 @@ class Saving:
     snapshot_every: int = 0
 
     def __post_init__(self) -> None:
-        check_at_least(
-            0, checkpoint_every_s=self.checkpoint_every_s, snapshot_every=self.snapshot_every
-        )
+        check_at_least(0, checkpoint_every_s=self.checkpoint_every_s)
+        check_counts(0, snapshot_every=self.snapshot_every)
 
     def prepare(self) -> None:
         """Make the folders, so that what cannot be written is told before hours of training.

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from numbers import Integral, Real
+from numbers import Real
 
 import gymnasium as gym
 import numpy as np
 
-from quarl_nb.errors import QuarlError, check_choice, check_seeds
+from quarl_nb.errors import QuarlError, check_choice, check_counts, check_seeds
 from quarl_nb.inference import RUNTIMES
 from quarl_nb.quant import parse_precision
 from quarl_nb.rl.policies import PolicyNet
@@ -45,13 +45,12 @@ class Settings:
         parse_precision(self.communication or self.precision)
         check_choice("runtime", self.runtime, RUNTIMES)
         for name in ("n_actors", "envs_per_actor", "pull_period", "transitions_per_message"):
-            self._check_whole(name, 1)
+            check_counts(1, **{name: getattr(self, name)})
         if self.publish_period is not None:
-            self._check_whole("publish_period", 1)
+            check_counts(1, publish_period=self.publish_period)
         if not isinstance(self.reopen, bool):
             raise QuarlError(f"reopen is {self.reopen!r}; True or False")
         if self.seed is not None:
-            self._check_whole("seed", 0)
             check_seeds(self.seed)
         for name in ("samples_per_insert", "noise_max"):
             value = getattr(self, name)
@@ -61,11 +60,6 @@ class Settings:
             raise QuarlError(f"samples_per_insert is {self.samples_per_insert}; more than 0")
         if self.noise_max < 0:
             raise QuarlError(f"noise_max is {self.noise_max}; at least 0")
-
-    def _check_whole(self, name: str, least: int) -> None:
-        value = getattr(self, name)
-        if not isinstance(value, Integral) or value < least:
-            raise QuarlError(f"{name} is {value!r}; a whole number, at least {least}")
 
     def noise(self, actor: int) -> float:
         """Sigma of an actor's Gaussian action noise, spread evenly over 0 to `noise_max`.

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable
 from pathlib import Path
 
-from quarl_nb.errors import QuarlError, check_at_least, check_choice, check_seeds
+from quarl_nb.errors import QuarlError, check_choice, check_counts, check_seeds
 from quarl_nb.paths import make_writable, project_root, write_atomically
 
 
@@ -56,7 +56,7 @@ def train_command(options: argparse.Namespace) -> int:
     if options.hours is not None and not 0 < options.hours < math.inf:
         raise QuarlError(f"--hours must be finite and above 0, not {options.hours}")
     if options.workers is not None:
-        check_at_least(1, **{"--workers": options.workers})
+        check_counts(1, **{"--workers": options.workers})
     names = wanted_policies(options.names, options.missing, options.retrain)
     workers = options.workers or usable_cores()
     return train_all(names, options.hours, min(workers, len(names)))

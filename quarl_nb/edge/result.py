@@ -12,7 +12,7 @@ from typing import Any
 from quarl_nb import provenance
 from quarl_nb.edge.export import FORMAT_VERSION, PRECISIONS
 from quarl_nb.edge.pi_model import RUNTIMES
-from quarl_nb.errors import QuarlError, check_at_least, check_choice
+from quarl_nb.errors import QuarlError, check_choice, check_counts
 from quarl_nb.quant import RANGES
 from quarl_nb.store import ResultStore
 from quarl_nb.study import Cell
@@ -99,7 +99,7 @@ def _check_export(export: dict[str, Any]) -> None:
     check_choice("precision of the result", export["precision"], PRECISIONS)
     check_choice("ranges of the result", export["ranges"], RANGES)
     for name in _EXPORTED:
-        check_at_least(1, **{f"export.{name}": _field(export, name, int, "export.")})
+        check_counts(1, **{f"export.{name}": _field(export, name, int, "export.")})
     network = _field(export, "network", list, "export.")
     if not _is_list(network, int) or len(network) < 2 or min(network) < 1:
         raise QuarlError(f"export.network must be sizes of layers, inputs first, not {network}")
@@ -120,7 +120,7 @@ def check_measured(measured: Any, n_observations: int, where: str = "") -> None:
     latencies = [measured[name] for name in _LATENCIES]
     if latencies != sorted(latencies) or latencies[0] <= 0:
         raise QuarlError(f"{where}latencies must be positive and rising: {latencies}")
-    check_at_least(1, **{f"{where}calls": measured["calls"]})
+    check_counts(1, **{f"{where}calls": measured["calls"]})
     n = measured["observations"]
     if n != n_observations:
         raise QuarlError(f"{where}observations is {n}, but {n_observations} were exported")

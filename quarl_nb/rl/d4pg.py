@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from numbers import Integral, Real
+from numbers import Real
 from types import UnionType
 from typing import Any, ClassVar
 
@@ -23,7 +23,7 @@ from stable_baselines3.td3.policies import Actor
 from torch.nn import functional as F
 from torch.nn.utils import clip_grad_norm_
 
-from quarl_nb.errors import QuarlError
+from quarl_nb.errors import QuarlError, check_counts
 from quarl_nb.rl.d4pg_policies import CategoricalCritic, CnnPolicy, D4PGPolicy, MultiInputPolicy
 from quarl_nb.rl.distributional import bellman_target, mean_value
 
@@ -99,8 +99,7 @@ class D4PG(TD3):
     ) -> None:
         if autocast not in (None, torch.bfloat16):
             raise QuarlError(f"D4PG's autocast is None or torch.bfloat16, got {autocast}")
-        counts = {"n_steps": n_steps, "target_update_period": target_update_period}
-        _check(Integral, lambda x: x >= 1, "an integer of at least 1", **counts)
+        check_counts(1, n_steps=n_steps, target_update_period=target_update_period)
         _check(Real, lambda x: 0 <= x <= 1, "from 0 to 1", tau=tau)
         # Clipping to a negative norm would turn the gradient around.
         _check(Real, lambda x: x > 0, "above 0", max_grad_norm=max_grad_norm)

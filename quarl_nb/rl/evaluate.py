@@ -12,7 +12,7 @@ import gymnasium as gym
 import numpy as np
 import torch
 
-from quarl_nb.errors import QuarlError, brief, check_at_least, check_seeds, users_own
+from quarl_nb.errors import QuarlError, brief, check_counts, check_seeds, users_own
 from quarl_nb.rl.atari import is_atari
 from quarl_nb.rl.envs import factory_for, make_vec, reset_slots
 from quarl_nb.rl.exploration import RandomActions, random_actions_of
@@ -99,7 +99,7 @@ def evaluate(
     if n_envs is None:
         # Few for Atari: a frame stack and a slot that idles at the end are dear there.
         n_envs = 5 if is_atari(env_id) else 10
-    check_at_least(1, n_envs=n_envs)
+    check_counts(1, n_envs=n_envs)
     n_envs = min(n_envs, len(seeds))
     if random_actions is None:
         random_actions = random_actions_of(getattr(policy, "head", None), env_id)

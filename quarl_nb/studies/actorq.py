@@ -12,7 +12,7 @@ import torch
 
 from quarl_nb.actorq import Settings
 from quarl_nb.actorq.algorithms import make_algorithm
-from quarl_nb.errors import QuarlError, check_at_least
+from quarl_nb.errors import QuarlError, check_counts
 from quarl_nb.studies.actorq_training import train_evaluated
 from quarl_nb.studies.tasks import get_task
 from quarl_nb.study import Measurement
@@ -46,8 +46,8 @@ class ActorQStudy:
 
     def cells(self, parameters: Mapping[str, Any]) -> list[tuple[dict[str, Any], dict[str, Any]]]:
         """The matrix: (cell, budget) of every task, kind of actor and setting."""
-        check_at_least(0, steps=parameters["steps"], evaluations=parameters["evaluations"])
-        check_at_least(1, episodes=parameters["episodes"])
+        check_counts(0, steps=parameters["steps"], evaluations=parameters["evaluations"])
+        check_counts(1, episodes=parameters["episodes"])
         found = []
         for env_id, actor in product(parameters["tasks"], parameters["actors"]):
             task, (precision, runtime) = get_task(env_id), _split(actor)
@@ -62,7 +62,7 @@ class ActorQStudy:
                 for name in ("width", "pull_period", "samples_per_insert"):
                     cell[name] = cell[name] or getattr(task, name)
                 cell["communication"] = cell["communication"] or precision
-                check_at_least(1, width=cell["width"])
+                check_counts(1, width=cell["width"])
                 _settings(cell)
                 found.append((cell, budget))
         return found

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from quarl_nb.errors import QuarlError, check_at_least, check_choice, check_seeds
+from quarl_nb.errors import QuarlError, check_at_least, check_choice, check_counts, check_seeds
 from quarl_nb.inference import RUNTIMES, Engine, build_payload, open_engine
 from quarl_nb.inference.export import PRECISIONS
 from quarl_nb.quant import parse_precision, weight_bytes
@@ -49,7 +49,7 @@ class InferenceStudy:
     def cells(self, parameters: Mapping[str, Any]) -> list[tuple[dict[str, Any], dict[str, Any]]]:
         """The matrix: (cell, budget) of every network, engine that can run it, and batch size."""
         budget = {name: parameters[name] for name in ("repeats", "repeat_s")}
-        check_at_least(1, repeats=budget["repeats"])
+        check_counts(1, repeats=budget["repeats"])
         check_at_least(0, repeat_s=budget["repeat_s"])
         check_seeds(parameters["seed"])
         for runtime in parameters["runtimes"]:
@@ -69,7 +69,7 @@ class InferenceStudy:
                 if (network, precision) == (NATURE_CNN, "int4"):
                     continue  # no convolutions in int4
                 for batch in parameters["batches"]:
-                    check_at_least(1, batch=batch)
+                    check_counts(1, batch=batch)
                     cell = {"network": network, "runtime": runtime, "precision": precision,
                             "batch": batch, "seed": parameters["seed"]}  # fmt: skip
                     found.append((cell, budget))

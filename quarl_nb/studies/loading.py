@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from quarl_nb.errors import QuarlError, check_at_least, check_seeds
+from quarl_nb.errors import QuarlError, check_counts, check_seeds
 from quarl_nb.inference import build_payload, open_engine
 from quarl_nb.processes import keep_freed_memory
 from quarl_nb.rl.policies import PolicyNet
@@ -41,7 +41,7 @@ class LoadingStudy:
 
     def cells(self, parameters: Mapping[str, Any]) -> list[tuple[dict[str, Any], dict[str, Any]]]:
         """One (cell, budget) a network: its ways of loading are compared within a process."""
-        check_at_least(1, repeats=parameters["repeats"])
+        check_counts(1, repeats=parameters["repeats"])
         check_seeds(parameters["seed"])
         for network in parameters["networks"]:
             if any(layer.kind == "conv2d" for layer in layers(network)):

@@ -18,7 +18,7 @@ from stable_baselines3 import DQN
 from stable_baselines3.common.logger import Logger
 
 from quarl_nb.energy import EnergyMeter
-from quarl_nb.errors import QuarlError, check_at_least, check_choice, check_seeds
+from quarl_nb.errors import QuarlError, check_choice, check_counts, check_seeds
 from quarl_nb.processes import keep_freed_memory
 from quarl_nb.rl.evaluate import evaluate
 from quarl_nb.rl.fast_cnn import PRECISIONS, LossScaler
@@ -75,7 +75,7 @@ class MixedPrecisionStudy:
         timing = {name: parameters[name] for name in ("repeats", "stored", "run_steps")}
         training = {name: parameters[name] for name in
                     ("timesteps", "evaluations", "eval_episodes", "episodes")}
-        check_at_least(1, **timing, **training)
+        check_counts(1, **timing, **training)
         training["first_seed"] = parameters["first_seed"]
         check_seeds(*parameters["seeds"], training["first_seed"])
         found = []

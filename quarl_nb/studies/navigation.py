@@ -16,7 +16,7 @@ import torch
 from stable_baselines3 import DQN
 from torch import nn
 
-from quarl_nb.errors import check_at_least, check_seeds
+from quarl_nb.errors import check_counts, check_seeds
 from quarl_nb.quant import Precision, parse_precision, weight_bytes
 from quarl_nb.rl.air_navigation import ENV_ID, AirNavigationEnv
 from quarl_nb.rl.evaluate import Evaluation, evaluate
@@ -63,7 +63,7 @@ class NavigationStudy:
         budget = {name: parameters[name] for name in ("episodes", "first_seed")}
         training = {name: parameters[name] for name in ("evaluations", "eval_episodes")}
         training["timesteps"] = parameters["qat_timesteps"]
-        check_at_least(1, episodes=budget["episodes"], **training)
+        check_counts(1, episodes=budget["episodes"], **training)
         training["warm_up"] = FINE_TUNING_WARM_UP
         check_seeds(budget["first_seed"], *parameters["qat_seeds"])
         # QAT lets a policy learn on, so that it would not have stopped early.

@@ -13,7 +13,7 @@ from typing import Any
 import gymnasium as gym
 import torch
 
-from quarl_nb.errors import check_at_least, check_seeds
+from quarl_nb.errors import check_counts, check_seeds
 from quarl_nb.inference import fast_policy
 from quarl_nb.quant import RANGES, Precision, parse_precision, quantize_module, weight_bytes
 from quarl_nb.rl.atari import is_atari
@@ -68,7 +68,7 @@ class PTQStudy:
         judged = [(precision, "minmax") for precision in parameters["judged"]]
         for precision, ranges in (*formats, *judged):
             parse_precision(precision, ranges)
-        check_at_least(1, episodes=parameters["episodes"])
+        check_counts(1, episodes=parameters["episodes"])
         check_seeds(parameters["first_seed"])
         found = []
         for policy in select(self.policies, parameters["policies"]):

@@ -15,7 +15,7 @@ import torch
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback
 
-from quarl_nb.errors import QuarlError, check_at_least, check_choice, check_seeds
+from quarl_nb.errors import QuarlError, check_choice, check_counts, check_seeds
 from quarl_nb.processes import keep_freed_memory
 from quarl_nb.quant import parse_precision, weight_statistics
 from quarl_nb.quant.qat import METHODS
@@ -171,7 +171,7 @@ def _budget(parameters: Mapping[str, Any], recipe: Recipe) -> dict[str, Any]:
         raise QuarlError(f"quant_delay {fraction} is no fraction of the run: allowed 0 to below 1")
     counts = ("max_timesteps", "ddpg_timesteps", "atari_timesteps", "evaluations",
               "eval_episodes", "episodes")  # fmt: skip
-    check_at_least(1, **{name: parameters[name] for name in counts})
+    check_counts(1, **{name: parameters[name] for name in counts})
     check_seeds(parameters["first_seed"], *parameters["seeds"], *parameters["more_seeds"])
     timesteps = min(timesteps, recipe.timesteps)
     if recipe.algo == "ddpg":

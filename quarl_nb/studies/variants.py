@@ -15,7 +15,7 @@ from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from torch import Tensor
 
 from quarl_nb.actorq.algorithms import make_algorithm
-from quarl_nb.errors import check_at_least, check_choice, check_seeds
+from quarl_nb.errors import check_choice, check_counts, check_seeds
 from quarl_nb.quant import (
     QParams,
     affine_qparams,
@@ -123,8 +123,8 @@ class VariantStudy:
     def cells(self, parameters: Mapping[str, Any]) -> list[tuple[dict[str, Any], dict[str, Any]]]:
         """The matrix: (cell, budget) of every algorithm, variant and seed."""
         counts = ("width", "evaluations", "episodes")
-        check_at_least(1, **{name: parameters[name] for name in counts})
-        check_at_least(0, steps=parameters["steps"])
+        check_counts(1, **{name: parameters[name] for name in counts})
+        check_counts(0, steps=parameters["steps"])
         check_seeds(*parameters["seeds"], *parameters["more_seeds"])
         for variant in (*parameters["variants"], *parameters["replicated"]):
             check_choice("variant", variant, VARIANTS)

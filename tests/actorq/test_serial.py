@@ -138,6 +138,8 @@ def test_snapshots_without_a_period_are_the_first_and_the_last(small_dqn, tmp_pa
     for wrong in (dict(snapshot_every=-5), dict(checkpoint_every_s="5")):
         with pytest.raises(QuarlError, match="must be at least 0, not (-5|'5')"):
             Saving(**wrong)
+    with pytest.raises(QuarlError, match="snapshot_every must be a whole number, not 0.5"):
+        Saving(snapshot_every=0.5)
 
 
 def test_a_last_snapshot_that_cannot_be_written_costs_nothing_else(small_dqn, tmp_path):
@@ -334,22 +336,23 @@ def test_a_broken_environment_leaves_what_was_done(small_dqn, counter):
 @pytest.mark.parametrize("options, message", [
     (dict(precision="int9"), "unknown precision 'int9'"),
     (dict(precision=8), "unknown precision 8"),
-    (dict(n_actors=0), "n_actors is 0"),
-    (dict(pull_period=-1), "pull_period is -1"),
+    (dict(n_actors=0), "n_actors must be at least 1, not 0"),
+    (dict(pull_period=-1), "pull_period must be at least 1, not -1"),
     (dict(runtime="tflite"), "unknown runtime 'tflite'"),
     (dict(n_actor=3), "unknown setting of ActorQ 'n_actor'; did you mean 'n_actors'"),
     (dict(env="CartPoel-v1"), "did you mean 'CartPole-v"),
     (dict(engine="proces"), "did you mean 'process'"),
-    (dict(n_actors=1.5), "n_actors is 1.5; a whole number"),
-    (dict(n_actors="2"), "n_actors is '2'; a whole number"),
+    (dict(n_actors=1.5), "n_actors must be a whole number, not 1.5"),
+    (dict(n_actors="2"), "n_actors must be a whole number, not '2'"),
     (dict(reopen=1), "reopen is 1; True or False"),
-    (dict(publish_period=0.5), "publish_period is 0.5; a whole number"),
+    (dict(publish_period=0.5), "publish_period must be a whole number, not 0.5"),
     (dict(samples_per_insert=float("nan")), "samples_per_insert is nan; a finite number"),
     (dict(samples_per_insert=float("inf")), "samples_per_insert is inf; a finite number"),
     (dict(samples_per_insert=0), "samples_per_insert is 0; more than 0"),
     (dict(noise_max=float("nan")), "noise_max is nan; a finite number"),
     (dict(noise_max=-1), "noise_max is -1; at least 0"),
-    (dict(seed=-1), "seed is -1; a whole number, at least 0"),
+    (dict(seed=-1), "seed must be from 0 to 2147483647, not -1"),
+    (dict(seed=0.5), "seed must be a whole number, not 0.5"),
     (dict(seed=2**31), "seed must be from 0 to 2147483647, not 2147483648"),
     (dict(settings=1), "unknown setting of ActorQ 'settings'"),
     (dict(saving="run.pt"), r"saving is 'run.pt'; Saving\(checkpoint=...\) or None"),

@@ -364,8 +364,9 @@ def test_autocast_to_fp16_is_refused() -> None:
 @pytest.mark.parametrize(
     ("name", "wrong", "allowed"),
     [
-        *[("n_steps", wrong, "an integer of at least 1") for wrong in (0, -1, 2.5)],
-        *[("target_update_period", wrong, "an integer of at least 1") for wrong in (0, 2.5)],
+        *[("n_steps", wrong, "at least 1") for wrong in (0, -1)],
+        ("target_update_period", 0, "at least 1"),
+        *[(name, 2.5, "a whole number") for name in ("n_steps", "target_update_period")],
         *[("tau", wrong, "from 0 to 1") for wrong in (-0.1, 5.0, float("nan"))],
         *[("max_grad_norm", wrong, "above 0") for wrong in (-1.0, 0.0, float("nan"), None)],
         *[("max_dqda_norm", wrong, "above 0 or None") for wrong in (-1.0, float("nan"))],

@@ -169,6 +169,8 @@ def test_seeds_that_are_no_integers_are_an_error(seeds):
 def test_fewer_episodes_at_once_than_one_is_an_error(n_envs):
     with pytest.raises(QuarlError, match=f"^n_envs must be at least 1, not {n_envs}$"):
         evaluate(Still(), "CartPole-v1", [1, 2], n_envs=n_envs)
+    with pytest.raises(QuarlError, match="^n_envs must be a whole number, not 2.5$"):
+        evaluate(Still(), "CartPole-v1", [1, 2], n_envs=2.5)
 
 
 def test_no_episodes_is_an_error():
