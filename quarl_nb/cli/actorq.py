@@ -28,7 +28,8 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     actorq = command(actorq_command, "--env dm:cartpole-balance --algo d4pg --precision int8")
     actorq.add_argument("--env", required=True, metavar="ID", help="CartPole-v1, dm:walker-stand")
     actorq.add_argument("--algo", required=True, help="d4pg, ddpg, dqn, sac or td3")
-    actorq.add_argument("--precision", default="int8", help="of the actors (default: int8)")
+    actorq.add_argument("--precision", default="int8", help="of the actors (default: int8): fp32, "
+                        "int8 or int4, with --runtime torch fp32, fp16 or bf16")
     actorq.add_argument("--runtime", default="onnxruntime", help="onnxruntime or torch")
     actorq.add_argument("--engine", default="process", help="process, serial or ray")
     actorq.add_argument("--n-actors", type=int, default=4, metavar="N", help="default: 4")
@@ -43,7 +44,7 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
                             help=f"{text} (default: as the study has this task, else {default:g})")
     actorq.add_argument("--device", default="cpu", help="of the learner: cpu or cuda")
     actorq.add_argument("--autocast", default="", help="bf16: of a D4PG or DQN learner")
-    actorq.add_argument("--seed", type=int, default=0)
+    actorq.add_argument("--seed", type=int, default=0, help="default: 0")
     actorq.add_argument("--checkpoint", type=Path, metavar="FILE", help="to go on from")
     actorq.add_argument("--to", type=Path, metavar="DIR", help="save the policy there")
     actorq.add_argument("--record", type=Path, metavar="FILE",

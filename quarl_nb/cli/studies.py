@@ -26,7 +26,8 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     run.add_argument("--profile", default="quick", help="smoke, quick or full (default: quick)")
     run.add_argument("--shard", type=_shard, metavar="i/n", help="only part i of n of the matrix")
     run.add_argument("--recompute", action="store_true", help="measure cells that are done too")
-    _add_settings(run, "a parameter of the profile; lists as a,b,c (repeatable)")
+    _add_settings(run, "a parameter of the profile (an unknown one lists them; quarl_nb/studies/ "
+                       "tells what each is); lists as a,b,c (repeatable)")
 
     render = command(render_command, "01_ptq_tables --set profile=quick")
     render.add_argument("notebooks", nargs="*", help="their names (default: all)")
@@ -43,7 +44,8 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     reproduce.add_argument("--profile", default="quick", help="default: quick")
 
     for with_workers in (run, reproduce):
-        with_workers.add_argument("--workers", type=int, default=1, help="processes (default: 1)")
+        with_workers.add_argument("--workers", type=int, default=1,
+                                  help="processes (default: 1; what is timed runs in one)")
     for with_records in (run, status, claims):
         with_records.add_argument("--records", type=Path, help="folder (default: data/records)")
 
