@@ -45,6 +45,7 @@ class EnergyMeter:
     Args:
         country: of the electricity, ISO 3166 code of three letters (default: the environment
             variable QUARL_COUNTRY; without one, the world's average).
+        gpus: whether to read them: what runs on the CPU does not use those that idle beside it.
 
     Attributes, set when the block ends:
         wall_s: elapsed seconds, sleep of the machine left out.
@@ -60,12 +61,13 @@ class EnergyMeter:
         QuarlError: unknown country.
     """
 
-    def __init__(self, country: str | None = None) -> None:
+    def __init__(self, country: str | None = None, gpus: bool = True) -> None:
         with silence():
             self.grid_kg_per_kwh, self.grid_source = grid_intensity(
                 country or os.environ.get(COUNTRY_VARIABLE) or None
             )
-            self._cpu_counter, self._gpu_counter = cpu_counter(), gpu_counter()
+            self._cpu_counter = cpu_counter()
+            self._gpu_counter = gpu_counter() if gpus else None
         self.method = self._cpu_counter.method if self._cpu_counter else "tdp_x_cpu_time"
         if self._gpu_counter:
             self.method += f"+{self._gpu_counter.method}"

@@ -188,7 +188,8 @@ def _measure(task: Task, origin: Mapping[str, Any], job: Job) -> Outcome:
     started = provenance.utc_now()
     _reset_peak_memory()
     try:
-        with EnergyMeter() as meter:
+        device = {**job.budget, **job.cell}.get("device", "cpu")
+        with EnergyMeter(gpus=device != "cpu") as meter:
             measurement = task.study.measure(job.cell, job.budget)
         record = to_json({
             "study": task.study.name,

@@ -194,7 +194,7 @@ class FakeCounter:
 
 
 def metered(
-    monkeypatch, cpu: FakeCounter | None, gpu: FakeCounter | None, busy: list
+    monkeypatch, cpu: FakeCounter | None, gpu: FakeCounter | None, busy: list, **options
 ) -> EnergyMeter:
     """A run that spends 2 CPU-seconds of those that the machine spends between both readings."""
     monkeypatch.setattr(energy, "cpu_counter", lambda: cpu)
@@ -204,7 +204,7 @@ def metered(
     monkeypatch.setattr(energy, "_tree", lambda: next(ours))
     times = iter(busy)
     monkeypatch.setattr(energy, "_machine_busy_s", lambda: next(times))
-    with EnergyMeter() as meter:
+    with EnergyMeter(**options) as meter:
         pass
     return meter
 
@@ -217,6 +217,12 @@ def test_a_counter_is_shared_by_cpu_time(monkeypatch):
     assert meter.cpu_energy_j == pytest.approx(100 * 2 / 10)
     assert meter.gpu_energy_j == 7.0
     assert set(meter.assumed_watts) == {"ram"}
+
+
+def test_a_gpu_that_idles_beside_it_is_not_a_runs(monkeypatch):
+    cpu, gpu = FakeCounter("rapl", 100.0), FakeCounter("nvml", 7.0)
+    meter = metered(monkeypatch, cpu, gpu, [50.0, 60.0], gpus=False)
+    assert meter.gpu_energy_j == 0 and meter.method == "rapl"
 
 
 def test_a_machine_that_hides_its_load_leaves_it_unknown(monkeypatch):

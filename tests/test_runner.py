@@ -7,10 +7,12 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from quarl_nb import workers
 from quarl_nb.errors import QuarlError
 from quarl_nb.processes import SPAWN
 from quarl_nb.processor import cpu_model
@@ -46,6 +48,22 @@ def counts(summary: RunSummary):
 
 def error_texts(summary: RunSummary):
     return "\n".join(path.read_text() for path in summary.errors)
+
+
+def test_a_gpu_is_metered_where_a_cell_computes_on_one(store, monkeypatch):
+    metered = []
+
+    class Meter(workers.EnergyMeter):
+        def __init__(self, gpus):
+            metered.append(gpus)
+            super().__init__(gpus=gpus)
+
+    monkeypatch.setattr(workers, "EnergyMeter", Meter)
+    task, job = workers.Task(FakeStudy(), "smoke", store), plan(FakeStudy(), "smoke")[0]
+    for budget in ({}, {"device": "cpu"}, {"device": "cuda"}):
+        workers._measure(task, {}, replace(job, budget={**job.budget, **budget}))
+    workers._measure(task, {}, replace(job, cell={**job.cell, "device": "cuda"}))
+    assert metered == [False, False, True, True]
 
 
 def test_every_cell_gets_its_record(store):

@@ -61,7 +61,8 @@ def actorq_command(options: argparse.Namespace) -> int:
     from quarl_nb.paths import make_file_writable
     from quarl_nb.studies.tasks import TASKS
 
-    meter = EnergyMeter()  # before the learner is made: its country may be unknown
+    # Before the learner is made: its country may be unknown.
+    meter = EnergyMeter(gpus=options.device != "cpu")
     # Now, since by the end the code may be another.
     origin = provenance.collect() if options.record else {}
     task = TASKS.get(options.env)

@@ -150,7 +150,7 @@ def timings(model: DQN, recipe: Recipe, budget: Mapping[str, Any]) -> dict[str, 
     # The exploration of a long run's end: nearly every action is the network's.
     model.exploration_schedule = lambda _: recipe.hyperparameters["exploration_final_eps"]
     steps = budget["run_steps"]
-    with EnergyMeter() as meter:
+    with EnergyMeter(gpus=model.device.type != "cpu") as meter:
         run_s, _ = timed(model, lambda: model.learn(steps))
     assert model.env is not None
     model.env.close()
