@@ -119,10 +119,12 @@ def expanded(n: int, confidence: float = 0.95) -> float:
     expanded percentile interval of Hesterberg 2015, "What Teachers Should Know About the
     Bootstrap". A single value has no spread to expand.
     """
-    if n < 2:
-        return confidence
-    reach = student.ppf((1 + confidence) / 2, n - 1) * math.sqrt(n / (n - 1))
-    return 1 - 2 * float(norm.sf(reach))
+    return 1 - 2 * float(norm.sf(expanded_reach(n, confidence))) if n > 1 else confidence
+
+
+def expanded_reach(n: int, confidence: float) -> float:
+    """The same in standard deviations of redrawn means of `n` values, two at least."""
+    return float(student.ppf((1 + confidence) / 2, n - 1)) * math.sqrt(n / (n - 1))
 
 
 def mean_interval(values: Floats, weights: Floats, confidence: float = 0.95) -> Interval:

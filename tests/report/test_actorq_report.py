@@ -14,6 +14,7 @@ import pytest
 from quarl_nb.render import render_notebook
 from quarl_nb.report import actorq, site
 from quarl_nb.report.actorq import tables
+from quarl_nb.report.actorq.curves import ratio
 from quarl_nb.report.actorq.runtime_rules import learner_waits_more
 from quarl_nb.report.actorq.testing import (
     ENGINES,
@@ -29,6 +30,7 @@ from quarl_nb.report.actorq.testing import (
     write_runs,
 )
 from quarl_nb.report.paper import published
+from quarl_nb.report.stats import bootstrap_weights
 from quarl_nb.report.style import NothingToDrawError
 from quarl_nb.store import ResultStore
 
@@ -350,6 +352,24 @@ def test_machines_share_a_panel_against_steps_and_none_against_time() -> None:
     assert titles(fp16, "time") == ["Walker Stand"]
 
 
+def test_stars_against_steps_stand_on_the_level_of_every_machine() -> None:
+    def returns(_: str, actor: str, seed: int) -> Sequence[float]:
+        return (0, 50, 100) if actor == "fp32/torch" else (0, 40, 96)
+
+    fp32, fp16, ort = (
+        make_records(["Walker Stand"], [kind], returns=returns).assign(**{"provenance.cpu": cpu})
+        for kind, cpu in (("fp32/torch", "one"), ("fp16/torch", "another"),
+                          ("fp32/onnxruntime", "another")))  # fmt: skip
+    for parts in ((fp32, fp16), (fp32, fp16, ort)):
+        runs = pd.concat(parts, ignore_index=True)
+        (ax,) = actorq.curve_figures.convergence(runs, "steps")[0].axes
+        found = actorq.runs.speedups(runs, setting=actorq.runs.ANYWHERE)
+        stars = [line for line in ax.lines if line.get_marker() == "*"]
+        assert len(stars) == found["steps"].notna().sum() >= 2
+        (dotted,) = (line for line in ax.lines if line.get_label() == "95 % of the best fp32")
+        assert set(dotted.get_ydata()) == set(found["level"])
+
+
 def test_figures_plot_what_was_recorded_or_say_why_not() -> None:
     records = make_records(["Walker Stand", "Acrobot (Gym)"])
     for axis in ("time", "steps"):
@@ -469,6 +489,39 @@ def test_the_notebook_shows_published_beside_measured(tmp_path: Path) -> None:
     assert "4.48 [4.48, 4.48]" in text and "Measured: 8 runs of 1 task." in text
     assert "**learner updates** on 1 of 1 tasks measured" in text
     assert text.count('"image/png": "') == 3
+
+
+def test_runs_that_were_evaluated_otherwise_are_not_compared() -> None:
+    """The level is the best of all evaluations, and a running mean spans 10 episodes."""
+    seldom = make_records(["Walker Stand"], ["int8/onnxruntime"])
+    often = make_records(["Walker Stand"], ["fp32/torch"])
+    for name in ("budget.evaluations", "budget.episodes"):
+        both = pd.concat([often.assign(**{name: 20}), seldom.assign(**{name: 5})])
+        assert set(actorq.runs.speedups(both)["actor"]) == {"fp32/torch"}
+
+
+def test_the_ends_for_all_tasks_at_once_hold_with_five_runs() -> None:
+    """Of eleven ratios that are 1, hardly one a hundred times must seem to be below it."""
+    generator = np.random.default_rng(0)
+    below = 0
+    for _ in range(2000):
+        x, y = generator.lognormal(0, 0.3, (2, 5))
+        weights = np.vstack([np.full(5, 0.2), bootstrap_weights(5, generator, 500)])
+        ends = dict(ratio(weights @ x, weights @ y, 5))
+        below += ends["_most"] < 1
+        assert ends["_least"] <= ends["_low"] <= ends[""] <= ends["_high"] <= ends["_most"]
+    assert below / 2000 <= 0.005
+
+
+def test_a_ratio_of_runs_that_never_get_there_has_open_ends() -> None:
+    never, once = np.full(100, np.inf), np.append(np.full(99, 2.0), np.inf)
+    reached = np.linspace(0.9, 1.1, 100)
+    assert {end: value for end, value in ratio(reached, never, 5)} == dict.fromkeys(
+        ("", "_low", "_high", "_least", "_most"), 0.0)
+    ends = dict(ratio(reached, once, 5))
+    assert ends["_low"] == ends["_least"] == 0.0 and 0.55 < ends["_most"] < np.inf
+    ends = dict(ratio(once, reached, 5))
+    assert ends["_most"] == np.inf and 0 < ends["_least"] < 1.8
 
 
 def test_what_is_corrected_for_all_tasks_counts_those_of_table_2() -> None:

@@ -363,6 +363,20 @@ def test_every_claim_with_a_rule_is_judged_without_an_error() -> None:
     assert speed["verdict"] == "inconclusive" and "2 of 11 tasks" in speed["measured"]
 
 
+def test_a_return_is_lost_also_where_torch_alone_is_below_the_level():
+    """Then neither torch nor int8 has a time to it, which says nothing of what int8 lost."""
+    def returns(_: str, actor: str, seed: int) -> Sequence[float]:
+        known = {"fp32/torch": (0, 30, 30, 30), "int8/onnxruntime": (0, 1, 2, 2)}
+        return known.get(actor, (0, 50, 100, 100))
+
+    actors = ("fp32/torch", "fp32/onnxruntime", "int8/onnxruntime")
+    runs = make_records(["Walker Stand"], actors, range(9), returns)
+    found = returns_kept(runs, ["int8"])
+    assert found.verdict == "not reproduced" and "93.3%" in found.measured
+    unlearned = make_records(["Walker Stand"], actors, range(9), lambda *_: (50, 30, 30))
+    assert returns_kept(unlearned, ["int8"]).verdict == "not measured"
+
+
 def test_a_return_that_is_not_reached_is_no_ratio():
     row = {"ratio": 0.0, "ratio_low": float("nan"), "ratio_high": float("nan")}
     assert actorq.findings.told(pd.Series(row), "ratio") == "not reached"

@@ -244,6 +244,11 @@ def test_mean_over_tasks() -> None:
     runs = costed_runs(tasks, Assumptions(memory="none"))
     mean = mean_saving(runs)
     assert mean.value == pytest.approx((55 / 100 + 55 / 25) / 2) == pytest.approx(mean.low)
+    again = planted(["Walker Stand"], steps=500)
+    twice = pd.concat([tasks, again], ignore_index=True)  # a task of two settings counts once
+    once = mean_saving(costed_runs(again, Assumptions(memory="none"))).value
+    assert mean_saving(costed_runs(twice, Assumptions(memory="none"))).value == pytest.approx(
+        ((55 / 100 + once) / 2 + 55 / 25) / 2)
     assert np.isnan(mean_saving(runs[runs["actor"] != TORCH]).value)
     assert np.isnan(mean_saving(runs[runs["seed"] == 0]).low)
 

@@ -251,14 +251,37 @@ def test_falls_in_short_have_a_row_a_method_and_a_column_a_precision() -> None:
     assert first["int8"].startswith("+12.0 [+") and table.loc[2, "affine5"].startswith("+5.0 [")
 
 
-def test_trainings_with_quantization_are_pooled() -> None:
-    one = flights({("affine4", "qat"): 0.8})
-    other = flights({("affine4", "qat"): 0.6}).assign(seed=1)
-    both = pd.concat([one, other[other["method"] == "qat"]], ignore_index=True)
-    rows = edge.success.success_rows(both)
-    row = rows[(rows["policy"] == "Policy I") & (rows["method"] == "qat")].iloc[0]
-    assert row["trainings"] == 2 and row["episodes"] == 2000
-    assert row["success"] == pytest.approx(0.7) and row["fall"] == pytest.approx(0.2)
+def test_trainings_with_quantization_are_judged_by_how_they_differ() -> None:
+    def trained(*rates: float) -> pd.Series:
+        """Policy I at these rates; the last is of episodes that the others fail first."""
+        parts = [flights({("affine4", "qat"): rate}).assign(seed=i) for i, rate in enumerate(rates)]
+        parts[1:] = [part[part["method"] == "qat"] for part in parts[1:]]
+        rows = edge.success.success_rows(pd.concat(parts, ignore_index=True))
+        return rows[(rows["policy"] == "Policy I") & (rows["method"] == "qat")].iloc[0]
+
+    two = trained(0.8, 0.6)
+    assert two["trainings"] == 2 and two["episodes"] == 2000
+    assert two["success"] == pytest.approx(0.7) and two["fall"] == pytest.approx(0.2)
+    assert np.isnan([two["low"], two["high"], two["fall_low"], two["fall_high"]]).all()
+    assert two["p_no_loss"] == two["p_loss"] == 1
+    three = trained(0.8, 0.7, 0.6)  # standard error 0.1 / sqrt(3), of which 4.30 hold 95 %
+    assert three["high"] - three["success"] == pytest.approx(4.3027 * 0.1 / 3**0.5, rel=1e-3)
+    assert three["low"] == pytest.approx(0.7 - 0.2484, rel=1e-3)
+    assert three["fall_high"] == pytest.approx(0.2 + 0.2484, rel=1e-3)
+    assert trained(0.99, 0.9, 0.99)["high"] == 1.0
+
+
+def test_trainings_that_succeed_as_often_are_as_sure_as_one() -> None:
+    """They leave Student's t no scale, and fly the same episodes."""
+    runs = flights({("affine5", "qat"): 0.95}, base=0.95)
+    qat = runs["method"] == "qat"
+    runs.loc[qat, "success"] = runs.loc[qat, "success"].map(lambda flown: flown[::-1])
+    more = [runs[qat].assign(seed=seed) for seed in (1, 2)]
+    rows = edge.success.success_rows(pd.concat([runs, *more], ignore_index=True))
+    for _, row in rows[rows["method"] == "qat"].iterrows():
+        assert row["trainings"] == 3 and row["fall"] == 0
+        assert row["fall_low"] < 0 < row["fall_high"] < 0.03 and row["p_no_loss"] <= 0.05
+        assert (row["low"], row["high"]) == pytest.approx((0.9347, 0.9619), abs=1e-3)  # of 1000
 
 
 def test_other_episodes_do_not_compare() -> None:

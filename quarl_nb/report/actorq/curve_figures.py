@@ -15,7 +15,7 @@ from matplotlib.ticker import MaxNLocator
 from quarl_nb.report.actorq.actors import COLORS, DASHES, actor_label, kind_order
 from quarl_nb.report.actorq.curves import WINDOW, on_grid
 from quarl_nb.report.actorq.knobs import knobs_told, machine_told, varied
-from quarl_nb.report.actorq.runs import MACHINE, SETTING, learning_runs, speedups
+from quarl_nb.report.actorq.runs import ANYWHERE, MACHINE, SETTING, learning_runs, speedups
 from quarl_nb.report.style import (
     BLACK,
     GREY,
@@ -40,9 +40,9 @@ def convergence(
     runs = learning_runs(records)
     if runs.empty:
         raise NothingToDrawError("no ActorQ run with a learning curve: run the study first")
-    table, points = speedups(records), []
     # What a step teaches is the same on every machine, how long it takes is not.
-    shared = SETTING if axis == "time" else [name for name in SETTING if name not in MACHINE]
+    shared = SETTING if axis == "time" else ANYWHERE
+    table, points = speedups(records, setting=shared), []
     settings = list((_comparable(runs) if axis == "time" else runs).groupby(
         shared, sort=False, dropna=False))  # fmt: skip
     firsts = pd.DataFrame([group.iloc[0] for _, group in settings])[shared]

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
+from scipy.stats import norm
 
-from quarl_nb.report.stats import ALPHA, MARGIN, Floats, bootstrap_weights, expanded
+from quarl_nb.report.stats import ALPHA, MARGIN, Floats, bootstrap_weights, expanded_reach
 
 WINDOW = 10  # episodes of the running mean ("running mean (window=10)", section 3)
 RESAMPLES = 2000
@@ -154,8 +155,19 @@ def ratio(base: Floats, here: Floats, runs: int) -> list[tuple[str, float]]:
     for names, alpha in ((("_low", "_high"), ALPHA), (("_least", "_most"), ALPHA / TASKS)):
         ends = [float("nan")] * 2
         if runs > 1 and len(draws):
-            tail = (1 - expanded(runs, 1 - alpha)) / 2
-            # Infinite draws must not be interpolated.
-            ends = np.quantile(draws, [tail, 1 - tail], method="inverted_cdf").tolist()
+            ends = _ends(found[0][1], draws, expanded_reach(runs, 1 - alpha))
         found += zip(names, ends, strict=True)
     return found
+
+
+def _ends(value: float, draws: Floats, reach: float) -> list[float]:
+    """Percentiles of redrawn ratios, as far out as normal quantiles of `reach` are; where that is
+    beyond so many draws, so many of their standard deviations, of the logarithm, from `value`."""
+    tail = float(norm.sf(reach))
+    # Infinite draws must not be interpolated.
+    low, high = np.quantile(draws, [tail, 1 - tail], method="inverted_cdf").tolist()
+    logs = np.log(draws[(draws > 0) & np.isfinite(draws)])
+    if tail * len(draws) < 1 and len(logs):
+        further = np.exp(reach * logs.std())
+        low, high = min(low, value / further), max(high, value * further)
+    return [low, high]

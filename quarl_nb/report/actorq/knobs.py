@@ -13,11 +13,13 @@ from quarl_nb.report.actorq.runs import MACHINE
 # Columns of the setting that tables show where runs differ in them.
 KNOBS = {"n_actors": "actors", "envs_per_actor": "envs an actor", "width": "width",
          "pull_period": "pull period", "samples_per_insert": "samples per insert",
-         "budget.steps": "steps", "batch_size": "batch", "options": "options",
+         "budget.steps": "steps", "budget.evaluations": "evaluations",
+         "budget.episodes": "episodes each", "batch_size": "batch", "options": "options",
          "budget.device": "learner on", "budget.autocast": "autocast", "gpu": "GPU",
          "provenance.cpu": "processor"}  # fmt: skip
 # Those that every task has its own of: shown where runs of one task differ, not where tasks do.
-OF_A_TASK = ("budget.steps", "batch_size", "options", "budget.autocast")
+OF_A_TASK = ("budget.steps", "budget.evaluations", "budget.episodes", "batch_size", "options",
+             "budget.autocast")
 
 
 def varied(rows: pd.DataFrame) -> list[str]:

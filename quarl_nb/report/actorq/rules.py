@@ -99,8 +99,7 @@ def returns_kept(
     Args:
         measure: "final_loss" (end of the run) or "area_loss" (mean over the steps of the run).
     """
-    rows = _speedups(records, precisions, setting=ANYWHERE)
-    rows = rows[rows[measure].notna()] if len(rows) else rows
+    rows = _speedups(records, precisions, setting=ANYWHERE, measure=measure)
     if rows.empty:
         return NOT_MEASURED
     kept = rows[f"{measure}_p_no_loss"] <= ALPHA
@@ -123,8 +122,7 @@ def returns_kept(
 def fewer_steps(records: pd.DataFrame, precision: str, env_ids: Sequence[str]) -> Finding:
     """Reproduced when on every one of `env_ids` 95 % reward takes fewer steps than with fp32, not
     reproduced when it takes more on one, corrected for all tasks."""
-    rows = _speedups(records, [precision], (), env_ids, ANYWHERE)
-    rows = rows[rows["steps_ratio"].notna()] if len(rows) else rows
+    rows = _speedups(records, [precision], (), env_ids, ANYWHERE, "steps_ratio")
     if rows.empty:
         return NOT_MEASURED
     verdict: Verdict = "reproduced" \
@@ -199,18 +197,19 @@ def rare_pulls_slower(
 
 def _speedups(
     records: pd.DataFrame, precisions: Sequence[str], algos: Sequence[str] = (),
-    env_ids: Sequence[str] = (), setting: Sequence[str] = SETTING,
+    env_ids: Sequence[str] = (), setting: Sequence[str] = SETTING, measure: str = "speedup_torch",
 ) -> pd.DataFrame:
-    """`speedups` of these against fp32 in torch, in the paper's setting wherever measured there."""
+    """`speedups` of these that have a `measure`, of tasks that fp32 actors learned; in the paper's
+    setting wherever measured there."""
     found = speedups(measured(records), setting=setting)
     if found.empty:
         return found
     keep = found["precision"].isin([*precisions])
     for column, allowed in (("algo", algos), ("env_id", env_ids)):
         keep &= found[column].isin([*allowed]) if allowed else True
-    if "speedup_torch" not in found:
+    if measure not in found:
         return found[:0]
-    return preferred(found[keep & found["speedup_torch"].notna()])
+    return preferred(found[keep & found["level"].notna() & found[measure].notna()])
 
 
 def _range_text(rows: pd.DataFrame, algos: Sequence[str] = ()) -> str:

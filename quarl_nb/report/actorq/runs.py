@@ -25,8 +25,8 @@ from quarl_nb.report.stats import Floats, bootstrap_weights
 MACHINE = ["provenance.cpu", "gpu"]
 # What two runs must share to be compared: fields of the cell and of the budget, the machine.
 SETTING = ["task", "env_id", "algo", "width", "n_actors", "envs_per_actor", "pull_period",
-           "samples_per_insert", "batch_size", "options", "budget.steps", "budget.device",
-           "budget.autocast", *MACHINE]  # fmt: skip
+           "samples_per_insert", "batch_size", "options", "budget.steps", "budget.evaluations",
+           "budget.episodes", "budget.device", "budget.autocast", *MACHINE]  # fmt: skip
 # Where their returns, steps and updates are compared, which are the same on any machine.
 ANYWHERE = [name for name in SETTING if name not in MACHINE]
 BUT_PULLS = [name for name in ANYWHERE if name != "pull_period"]

@@ -184,22 +184,25 @@ def mean_saving(
     runs: pd.DataFrame, actor: str = INT8, base: str = BASELINES["torch"],
     resamples: int = RESAMPLES,
 ) -> Interval:
-    """Carbon to the return, `base` over `actor`: the mean over settings, its interval over runs.
+    """Carbon to the return, `base` over `actor`: the mean over tasks, its interval over runs.
 
-    Settings where both were not metered by one method are left out. NaN where no setting has both
-    or neither got there, infinite where `base` alone did not.
+    A task of several settings counts once, by the mean over them. Settings where both were not
+    metered by one method are left out. NaN where none has both or neither got there, infinite where
+    `base` alone did not.
 
     Args:
         runs: `costed_runs`.
     """
-    draws, fewest = [], len(runs)
-    for _, group in runs.groupby(SETTING, sort=False, dropna=False) if len(runs) else ():
+    draws: dict[str, list[Floats]] = {}
+    fewest = len(runs)
+    for (task, *_), group in runs.groupby(SETTING, sort=False, dropna=False) if len(runs) else ():
         sides = [group[group["actor"] == name] for name in (base, actor)]
         if all(map(len, sides)) and metered_alike(*sides):
             drawn = redraw(group, resamples)
             fewest = min(fewest, len(drawn.actors[actor]), len(drawn.actors[base]))
             spent = [_kwh(drawn, name, ALL, "return") for name in (base, actor)]
             with np.errstate(invalid="ignore"):  # neither got there: infinity over infinity
-                draws.append(spent[0] / spent[1])
-    mean = np.mean(draws, axis=0) if draws else np.array([np.nan])
+                draws.setdefault(task, []).append(spent[0] / spent[1])
+    of_tasks = [np.mean(ratios, axis=0) for ratios in draws.values()]
+    mean = np.mean(of_tasks, axis=0) if of_tasks else np.array([np.nan])
     return Interval(*(value for _, value in ratio(mean, np.ones_like(mean), fewest)[:3]))

@@ -13,8 +13,8 @@ from quarl_nb.report.compare import Loss, paired_difference, relative_loss
 from quarl_nb.report.edge.timings import policies
 from quarl_nb.report.losses import RANGES
 from quarl_nb.report.paper import published
-from quarl_nb.report.seeds import MIN_SEEDS, over_seeds, p_above
-from quarl_nb.report.stats import MARGIN, Floats, Interval, bootstrap_weights, wilson
+from quarl_nb.report.seeds import over_seeds, p_above
+from quarl_nb.report.stats import MARGIN, Floats, Interval, alike, bootstrap_weights, wilson
 
 PLAIN, QAT = "minmax", "qat"  # methods; fp32 is recorded under the first
 METHODS = {name: f"PTQ, {label}" for name, label in RANGES.items()} | {QAT: "QAT"}
@@ -63,8 +63,8 @@ def weighted_sum(weights: Sequence[float], parts: Sequence[Interval]) -> Interva
 
 
 def success_rows(records: pd.DataFrame) -> pd.DataFrame:
-    """One row a policy, precision and method; trainings with quantization (seeds) are pooled, and
-    three or more of them judged by how they differ, not by their episodes.
+    """One row a policy, precision and method; trainings with quantization (seeds) are judged by how
+    they differ, not by their episodes, which are the same ones: two have no interval.
 
     Args:
         records: those of the study `navigation`; others are left out.
@@ -72,9 +72,10 @@ def success_rows(records: pd.DataFrame) -> pd.DataFrame:
     Returns:
         policy (of Table 6, and `STOPPED` if it learned no more than the published success),
         network, precision, method, kernel (the narrowest that holds it), trainings, episodes,
-        success with low and high (95 %, Wilson), crash and timeout (rates), fall (fp32 minus
-        this, over common episodes) with fall_low and fall_high (95 %, paired bootstrap, over
-        trainings Student's t), p_no_loss and p_loss (of 5 % of the fp32 rate), keys, profile.
+        success with low and high (95 %, Wilson; over trainings Student's t), crash and timeout
+        (rates), fall (fp32 minus this, over common episodes) with fall_low and fall_high (95 %,
+        paired bootstrap, over trainings Student's t), p_no_loss and p_loss (of 5 % of the fp32
+        rate), keys, profile.
 
     Raises:
         QuarlError: two precisions of a policy flew different episodes.
@@ -91,7 +92,7 @@ def success_rows(records: pd.DataFrame) -> pd.DataFrame:
     for (policy, precision, method), group in rows.groupby(["policy", "precision", "method"]):
         network = group["network"].iloc[0]
         flown = _pooled(group["success"])
-        rate = wilson(int(flown.sum()), len(flown))
+        rate = _rate(group["success"])
         base = full.loc[policy] if policy in full.index else None
         found.append({
             "policy": _name(policy, names.get(network)), "network": network, "precision": precision,
@@ -165,9 +166,9 @@ def _fall(
         if seeds != full["seeds"]:
             raise QuarlError(f"{full.name}: {group['precision'].iloc[0]} and fp32 flew different "
                              "episodes; run both on the same")  # fmt: skip
-    if len(group) >= MIN_SEEDS:
-        return _fall_over_trainings(group, np.asarray(full["success"], float))
-    base, ours = np.tile(np.asarray(full["success"], float), len(group)), _pooled(group["success"])
+    base, ours = (np.asarray(flown, float) for flown in (full["success"], group["success"].iloc[0]))
+    if not _one_tells(group["success"]):
+        return _fall_over_trainings(group, base)
     at = str(full.name), len(base)
     if at not in weights:
         generator = np.random.default_rng(zlib.crc32(at[0].encode()))
@@ -175,6 +176,21 @@ def _fall(
     fall, loss = paired_difference(base, ours, weights[at]), relative_loss(base, ours, weights[at])
     return {"fall": fall.value, "fall_low": fall.low, "fall_high": fall.high,
             "p_no_loss": loss.p_no_loss, "p_loss": loss.p_loss}  # fmt: skip
+
+
+def _one_tells(trainings: pd.Series) -> bool:
+    """Whether a single one's episodes tell how surely it succeeds: there is no other, or all
+    succeed as often, which leaves Student's t without a scale."""
+    return alike(np.array([np.mean(flown) for flown in trainings]))
+
+
+def _rate(trainings: pd.Series) -> Interval:
+    """Of success; several trainings flew the same episodes, and differ more than these tell."""
+    if _one_tells(trainings):
+        flown = trainings.iloc[0]
+        return wilson(sum(flown), len(flown))
+    rate = over_seeds([float(np.mean(flown)) for flown in trainings])
+    return Interval(rate.value, *np.clip([rate.low, rate.high], 0.0, 1.0).tolist())
 
 
 def _fall_over_trainings(group: pd.DataFrame, base: Floats) -> dict[str, float]:
