@@ -115,3 +115,5 @@ def test_int8_inference_is_judged_on_the_papers_network(int8_us: float, verdict:
     assert len(found.keys) == 12
     assert inference.int8_inference_faster(records, ["512x3"]).verdict == "not measured"
     assert inference.int8_inference_faster(pd.DataFrame(), ["64x3"]).verdict == "not measured"
+    smoke = records.assign(profile="smoke")
+    assert inference.int8_inference_faster(smoke, ["2048x3"]).verdict == "not measured"

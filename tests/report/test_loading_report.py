@@ -46,4 +46,6 @@ def test_slower_is_reproduced_only_when_every_way_surely_is() -> None:
 def test_what_was_not_loaded_is_not_measured() -> None:
     assert loading.loads_slower(make_records(), "64x3", **REPACKING).verdict == "not measured"
     assert loading.loads_slower(pd.DataFrame(), "64x3", **REPACKING).verdict == "not measured"
+    smoke = make_records().assign(profile="smoke")
+    assert loading.loads_slower(smoke, "2048x3", **REPACKING).verdict == "not measured"
     assert loading.loading_table(loading.loading_rows(pd.DataFrame())).empty

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from quarl_nb.report.findings import NOT_MEASURED, Finding, Verdict
+from quarl_nb.report.findings import NOT_MEASURED, Finding, Verdict, measured
 from quarl_nb.report.stats import Interval, median_ratio
 
 # A way of loading, as a record names its seconds; what every other is compared with comes first.
@@ -74,7 +74,8 @@ def loads_slower(
 
     Not reproduced when one of them surely takes less. Ways are keys of `WAYS`.
     """
-    asked = records[records["network"] == network] if len(records) else records
+    asked = measured(records)
+    asked = asked[asked["network"] == network] if len(asked) else asked
     if asked.empty:
         return NOT_MEASURED
     record = asked.iloc[0]
