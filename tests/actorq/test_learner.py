@@ -14,6 +14,7 @@ from quarl_nb.actorq.learner import Learner
 from quarl_nb.actorq.settings import Settings, Transitions
 from quarl_nb.errors import QuarlError
 from quarl_nb.rl.prioritized import PrioritizedDQN, PrioritizedReplayBuffer
+from quarl_nb.rl.replay_state import restore_replay
 
 
 def transitions(obs, next_obs, actions, rewards, dones, timeouts, actor=0):
@@ -104,6 +105,20 @@ def test_schedules_and_exploration_follow_the_whole_runs_steps(small_dqn):
     learner.insert(transitions(obs, obs, np.zeros(50, int), np.ones(50), none, none))
     assert not learner.orders.random
     assert learner.orders.epsilon == pytest.approx(0.2)
+
+
+def test_nothing_is_sampled_from_an_empty_buffer_where_learning_starts_at_once(counter):
+    model = DQN("MlpPolicy", counter(), learning_starts=0, buffer_size=50, device="cpu")
+    model.num_timesteps = 100
+    restore_replay(model, {})  # a checkpoint without its buffer
+    learner = Learner(
+        model, Settings(), 200, resumed=True, ahead=-1000, put_off=model.learning_starts
+    )
+    assert not learner.can_update() and not learner.is_behind() and not learner.orders.random
+    learner.insert(steps(0, [1.0]))
+    assert learner.can_update() and learner.is_behind()
+    learner.close()
+    assert model.learning_starts == 0
 
 
 def test_the_algorithm_is_whole_again_afterwards(small_dqn, tmp_path):
