@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from stable_baselines3 import DDPG, DQN, PPO
+from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.logger import configure
 from stable_baselines3.common.vec_env import VecNormalize
@@ -170,6 +171,17 @@ def test_what_an_algorithm_raises_is_one_line(small_dqn, monkeypatch):
     with pytest.raises(QuarlError, match="^the learner raised RuntimeError: CUDA out of memory$"):
         learner.update()
     assert learner.updates == 0
+
+
+def test_what_a_users_replay_buffer_raises_is_one_line(counter):
+    class Full(ReplayBuffer):
+        def add(self, *_):
+            raise MemoryError("no room\nfor more")
+
+    model = DQN("MlpPolicy", counter(), replay_buffer_class=Full, buffer_size=10, device="cpu")
+    learner = Learner(model, Settings(), 10)
+    with pytest.raises(QuarlError, match="^the learner raised MemoryError: no room$"):
+        learner.insert(steps(0, [1.0]))
 
 
 def test_sb3s_own_log_is_written(small_dqn, tmp_path):
