@@ -62,8 +62,8 @@ class ActorQ:
         engine: `process` (default), `serial`, or `ray`: on the cluster that Ray is connected to or
             finds at ``RAY_ADDRESS``, else on one of this machine's own.
         saving: checkpoint to resume from, and snapshots of the policy.
-        quantizer: another way to quantize what actors run: called with each policy that is
-            published, it returns a new one of the same layers, whose weights hold only its own
+        quantizer: another way to quantize what actors run: called with a copy of each policy
+            that is published, it returns one of the same layers, whose weights hold only its own
             values. Those are then sent as `precision` says; fp32 leaves them as they are.
         settings: fields of `Settings`: precision, n_actors, pull_period, samples_per_insert, ...
 

@@ -14,7 +14,12 @@ import torch
 from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
-from stable_baselines3.common.vec_env import VecEnvWrapper, VecMonitor, VecTransposeImage
+from stable_baselines3.common.vec_env import (
+    VecEnvWrapper,
+    VecMonitor,
+    VecTransposeImage,
+    unwrap_vec_wrapper,
+)
 from torch import nn
 
 from quarl_nb.errors import QuarlError, brief, one_line, users_own
@@ -45,8 +50,9 @@ def env_factory(
         make = _like_the_algorithms(algorithm)
     if not callable(make):
         raise QuarlError(f"env is a {type(env).__name__}, not a name or a function that makes one")
-    vec = algorithm.env
-    if isinstance(vec, VecTransposeImage) and not vec.skip:
+    assert algorithm.env is not None
+    transpose = unwrap_vec_wrapper(algorithm.env, VecTransposeImage)
+    if transpose is not None and not transpose.skip:
         return partial(channels_first, make, algorithm.observation_space.shape)
     return make
 

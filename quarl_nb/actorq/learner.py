@@ -100,9 +100,10 @@ class Learner(Timed):
         """Add a message to the replay buffer.
 
         Raises:
-            QuarlError: a reward, observation or action that is not finite.
+            QuarlError: a reward, observation or action that is not finite; the algorithm or its
+                replay buffer raised something.
         """
-        with self.timed("insert"):
+        with self.timed("insert"), users_own("the learner"):
             self._feed.add(transitions)
             self.limiter.inserts += len(transitions)
 

@@ -42,9 +42,9 @@ class RateLimiter:
 
     def can_insert(self, n: int) -> bool:
         """Whether actors may insert `n` transitions now; always while the buffer fills."""
-        if self.inserts + n <= self.min_size:
-            return True
-        return self._lead + n * self.samples_per_insert <= self.tolerance
+        # Where a resumed run owes as much as the tolerance, the message that completes the filling
+        # would wait for samples, and these for the message.
+        return not self._can_begin or self._lead + n * self.samples_per_insert <= self.tolerance
 
     @property
     def ahead(self) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 from quarl_nb.actorq.settings import ActorTask, Settings
 from quarl_nb.actorq.variables import Variables
 from quarl_nb.actorq.wire import decode, encode
@@ -22,7 +24,8 @@ def make_variables(net: PolicyNet, version: int, task: ActorTask) -> Variables:
     settings = task.settings
     if task.quantizer is not None:
         with users_own("the quantizer"):
-            net = task.quantizer(net)
+            # It may work in place, and on a CPU the policy's weights are the learner's own.
+            net = task.quantizer(copy.deepcopy(net))
         if not isinstance(net, PolicyNet):
             raise QuarlError(f"the quantizer returned {type(net).__name__}, not a PolicyNet")
     if sent_ready_to_open(settings):

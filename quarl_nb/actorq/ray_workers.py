@@ -45,6 +45,7 @@ class RemoteActor:
 
     def __init__(self, pickled: bytes, newest: tuple[int, ray.ObjectRef]) -> None:
         self._pickled, self._newest = pickled, newest
+        self._left: float | None = None  # when the last message was ready
 
     @_guarded
     def start(self) -> str:
@@ -53,7 +54,7 @@ class RemoteActor:
         self._actor = Actor(cloudpickle.loads(self._pickled))  # from our own driver
         self._actor.open(ray.get(self._newest[1]))
         self._actor.seconds = dict.fromkeys(ACTIVITIES, 0.0)
-        self._left, self._cpu = perf_counter(), CpuClock()
+        self._cpu = CpuClock()
         return HELLO
 
     @ray.method(concurrency_group="variables")  # a thread of its own: it never waits for steps
@@ -65,7 +66,8 @@ class RemoteActor:
     def work(self, orders: Orders) -> bytes:
         """Pull if due and collect one message: pickled `Transitions`."""
         actor = self._actor
-        actor.seconds["wait"] += perf_counter() - self._left
+        if self._left is not None:  # before the first message it waited for the run to begin
+            actor.seconds["wait"] += perf_counter() - self._left
         if actor.pull_due:
             with actor.timed("pull"):
                 variables = ray.get(self._newest[1])

@@ -64,10 +64,11 @@ def restore_replay(model: BaseAlgorithm, saved: dict[str, Any]) -> None:
     if saved:
         _fill(buffer, saved)
     held = buffer.size() * buffer.n_envs
-    warm_up = min(model.learning_starts, buffer.buffer_size * buffer.n_envs)
+    learning_starts = max(1, model.learning_starts)  # nothing can be sampled from an empty buffer
+    warm_up = min(learning_starts, buffer.buffer_size * buffer.n_envs)
     if held < min(model.num_timesteps, warm_up):
         # Without its buffer, or saved while that was filled again: learning waits.
-        model.learning_starts += model.num_timesteps - held
+        model.learning_starts = learning_starts + model.num_timesteps - held
 
 
 def _fill(buffer: ReplayBuffer, saved: dict[str, Any]) -> None:

@@ -7,7 +7,12 @@ import numpy as np
 import pytest
 from stable_baselines3 import DQN, SAC
 from stable_baselines3.common.env_util import make_atari_env
-from stable_baselines3.common.vec_env import DummyVecEnv, VecFrameStack
+from stable_baselines3.common.vec_env import (
+    DummyVecEnv,
+    VecFrameStack,
+    VecMonitor,
+    VecTransposeImage,
+)
 
 from quarl_nb.actorq import ActorQ
 from quarl_nb.actorq.actor import Actor
@@ -256,12 +261,14 @@ class Frames(gym.Env):
 
 
 @pytest.mark.parametrize("first", [False, True])
-def test_frames_with_channels_last_are_turned_as_sb3_does(first):
+@pytest.mark.parametrize("monitored", [False, True])
+def test_frames_with_channels_last_are_turned_as_sb3_does(first, monitored):
     def channels_first():
         space = gym.spaces.Box(0, 255, (3, 36, 36), np.uint8)
         return gym.wrappers.TransformObservation(Frames(), lambda o: o.transpose(2, 0, 1), space)
 
-    model = DQN("CnnPolicy", Frames(), learning_starts=20, batch_size=8, buffer_size=100,
+    own = VecMonitor(VecTransposeImage(DummyVecEnv([Frames]))) if monitored else Frames()
+    model = DQN("CnnPolicy", own, learning_starts=20, batch_size=8, buffer_size=100,
                 device="cpu")  # fmt: skip
     env = channels_first if first else Frames
     result = ActorQ(model, env, "serial", n_actors=1, precision="int8", samples_per_insert=1,

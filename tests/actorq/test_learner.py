@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from stable_baselines3 import DDPG, DQN, PPO
+from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.logger import configure
 from stable_baselines3.common.vec_env import VecNormalize
@@ -14,6 +15,7 @@ from quarl_nb.actorq.learner import Learner
 from quarl_nb.actorq.settings import Settings, Transitions
 from quarl_nb.errors import QuarlError
 from quarl_nb.rl.prioritized import PrioritizedDQN, PrioritizedReplayBuffer
+from quarl_nb.rl.replay_state import restore_replay
 
 
 def transitions(obs, next_obs, actions, rewards, dones, timeouts, actor=0):
@@ -106,6 +108,20 @@ def test_schedules_and_exploration_follow_the_whole_runs_steps(small_dqn):
     assert learner.orders.epsilon == pytest.approx(0.2)
 
 
+def test_nothing_is_sampled_from_an_empty_buffer_where_learning_starts_at_once(counter):
+    model = DQN("MlpPolicy", counter(), learning_starts=0, buffer_size=50, device="cpu")
+    model.num_timesteps = 100
+    restore_replay(model, {})  # a checkpoint without its buffer
+    learner = Learner(
+        model, Settings(), 200, resumed=True, ahead=-1000, put_off=model.learning_starts
+    )
+    assert not learner.can_update() and not learner.is_behind() and not learner.orders.random
+    learner.insert(steps(0, [1.0]))
+    assert learner.can_update() and learner.is_behind()
+    learner.close()
+    assert model.learning_starts == 0
+
+
 def test_the_algorithm_is_whole_again_afterwards(small_dqn, tmp_path):
     model = small_dqn()
     learner = Learner(model, Settings(), 100)
@@ -155,6 +171,17 @@ def test_what_an_algorithm_raises_is_one_line(small_dqn, monkeypatch):
     with pytest.raises(QuarlError, match="^the learner raised RuntimeError: CUDA out of memory$"):
         learner.update()
     assert learner.updates == 0
+
+
+def test_what_a_users_replay_buffer_raises_is_one_line(counter):
+    class Full(ReplayBuffer):
+        def add(self, *_):
+            raise MemoryError("no room\nfor more")
+
+    model = DQN("MlpPolicy", counter(), replay_buffer_class=Full, buffer_size=10, device="cpu")
+    learner = Learner(model, Settings(), 10)
+    with pytest.raises(QuarlError, match="^the learner raised MemoryError: no room$"):
+        learner.insert(steps(0, [1.0]))
 
 
 def test_sb3s_own_log_is_written(small_dqn, tmp_path):

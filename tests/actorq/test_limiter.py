@@ -60,6 +60,17 @@ def test_a_run_resumed_without_its_buffer_owes_nothing_before_that_is_filled():
     assert limiter.owes(8)
 
 
+@pytest.mark.parametrize("ahead", [-3200, 0, 3200])
+def test_messages_that_do_not_add_up_to_the_least_fill_a_resumed_runs_buffer(ahead):
+    limiter = RateLimiter(samples_per_insert=16, min_size=420, tolerance=3200)
+    limiter.resume(300, ahead)
+    while limiter.inserts < 420:
+        assert not limiter.can_sample(8) and limiter.can_insert(50)
+        limiter.inserts += 50
+    assert limiter.inserts == 450
+    assert limiter.can_insert(50) or limiter.can_sample(8)
+
+
 @pytest.mark.parametrize("parts", [1, 2, 20])
 def test_a_run_in_parts_samples_as_often_as_one(parts):
     done, ahead, samples = 0, 0, 0

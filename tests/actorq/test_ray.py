@@ -1,6 +1,7 @@
 """Actors on a Ray cluster: the same meaning as processes, nothing hangs, nothing is left."""
 
 import os
+import pickle
 import signal
 import socket
 import subprocess
@@ -10,12 +11,16 @@ import time
 from collections import defaultdict
 from multiprocessing import resource_tracker
 
+import cloudpickle
 import numpy as np
 import psutil
 import pytest
 
 from quarl_nb.actorq import ActorQ
 from quarl_nb.actorq.learner import Learner
+from quarl_nb.actorq.member import HELLO
+from quarl_nb.actorq.quantizer import make_variables
+from quarl_nb.actorq.settings import ActorTask, Orders, Settings
 from quarl_nb.errors import QuarlError
 
 TAG = "QUARL_NB_TEST"  # in the environment of all that a test starts, however it is reparented
@@ -126,6 +131,24 @@ def test_an_unreachable_or_foreign_address_is_one_line_and_no_hang(small_dqn, mo
             with pytest.raises(QuarlError, match=message) as error:
                 ray_actorq(small_dqn(), n_actors=1).learn(100, progress_bar=False)
             assert "\n" not in str(error.value) and time.monotonic() - started < 30
+
+
+def test_an_actors_waiting_for_the_run_to_begin_is_none_of_its_seconds(
+    counter, mlp_policy, monkeypatch
+):
+    pytest.importorskip("ray")
+    from quarl_nb.actorq.ray_workers import RemoteActor
+
+    monkeypatch.setattr("ray.get", lambda payload: payload)
+    net = mlp_policy(2, (8,), 3)
+    task = ActorTask(0, counter, net.spec, Settings(n_actors=1))
+    actor = RemoteActor(cloudpickle.dumps(task), (0, make_variables(net, 0, task)))
+    assert actor.start() == HELLO
+    waits = []
+    for _ in range(2):
+        time.sleep(0.2)
+        waits.append(pickle.loads(actor.work(Orders(random=True))).seconds["wait"])
+    assert waits[0] == 0 and waits[1] >= 0.2
 
 
 def start_of_ray(monkeypatch, error):

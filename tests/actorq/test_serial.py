@@ -94,6 +94,19 @@ def test_a_users_own_quantizer_makes_what_actors_run(small_dqn, counter):
     assert model.policy.state_dict()["q_net.q_net.0.weight"].abs().min() > 0  # the learner's own
 
 
+def test_a_quantizer_that_works_in_place_leaves_the_learners_weights(small_dqn):
+    def zeroed(net):
+        for parameter in net.parameters():
+            parameter.zero_()
+        return net
+
+    model = small_dqn(learning_starts=10**6)
+    weight = model.q_net.q_net[0].weight
+    before = weight.clone()
+    run(model, 60, quantizer=zeroed)
+    assert torch.equal(weight, before)
+
+
 @pytest.mark.parametrize("precision, communication", [("fp32", "int8"), ("int8", "affine4")])
 def test_weights_can_travel_in_another_precision(small_dqn, precision, communication):
     result = run(small_dqn(), precision=precision, communication=communication)
