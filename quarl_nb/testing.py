@@ -93,5 +93,5 @@ def publish_versions(shared: SharedVariables, count: int, size: int, seed: int) 
 
     rng = np.random.default_rng(seed)
     for version in range(count):
-        shared.publish(Variables(version, "int8", numbered_payload(version, size)))
+        shared.publish(Variables(version, numbered_payload(version, size)))
         time.sleep(rng.exponential(0.001) * (rng.random() < 0.5))

@@ -110,7 +110,7 @@ class Crew(ABC, Generic[M]):
         net, version = self.learner.policy(), self.learner.updates
         first = make_variables(net, version, self.tasks[0])
         self.run.count_publication(len(first.payload))
-        return Variables(version, "fp32", encode(net, "fp32")), first
+        return Variables(version, encode(net, "fp32")), first
 
     @property
     def messages_ahead(self) -> int:
@@ -144,7 +144,7 @@ class Crew(ABC, Generic[M]):
             return
         with learner.timed("publish"):
             payload = encode(learner.policy(), "fp32")
-            self.order_payload(Variables(learner.updates, "fp32", payload))
+            self.order_payload(Variables(learner.updates, payload))
         self.quantizing, self.published = True, learner.updates
 
     def _add_actor(self, task: ActorTask) -> M:

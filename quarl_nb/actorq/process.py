@@ -38,8 +38,8 @@ class ProcessCrew(Crew[Child]):
     def __init__(self, run: Run, tasks: Sequence[ActorTask]) -> None:
         super().__init__(run, tasks)
         weights, first = self.first_policy()
-        self.weights = SharedVariables(len(weights.payload) + SPARE_BYTES, "fp32")
-        self.payloads = SharedVariables(len(first.payload) + SPARE_BYTES, first.precision)
+        self.weights = SharedVariables(len(weights.payload) + SPARE_BYTES)
+        self.payloads = SharedVariables(len(first.payload) + SPARE_BYTES)
         self.weights.publish(weights)
         self.payloads.publish(first)
 

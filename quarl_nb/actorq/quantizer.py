@@ -29,9 +29,9 @@ def make_variables(net: PolicyNet, version: int, task: ActorTask) -> Variables:
         if not isinstance(net, PolicyNet):
             raise QuarlError(f"the quantizer returned {type(net).__name__}, not a PolicyNet")
     if sent_ready_to_open(settings):
-        return Variables(version, settings.precision, encode_payload(_payload(net, task)))
+        return Variables(version, encode_payload(_payload(net, task)))
     assert settings.communication is not None
-    return Variables(version, settings.communication, encode(net, settings.communication))
+    return Variables(version, encode(net, settings.communication))
 
 
 def deserialize(variables: Variables, task: ActorTask) -> bytes | Payload:

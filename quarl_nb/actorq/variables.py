@@ -23,12 +23,10 @@ class Variables:
 
     Attributes:
         version: learner updates made when it was published; never decreases.
-        precision: of the payload on the wire.
         payload: what an actor opens.
     """
 
     version: int
-    precision: str
     payload: bytes
 
 
@@ -45,11 +43,10 @@ class SharedVariables:
 
     Args:
         capacity: bytes of the largest payload.
-        precision: of every payload.
     """
 
-    def __init__(self, capacity: int, precision: str) -> None:
-        self.capacity, self.precision = capacity, precision
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
         self._bytes = SPAWN.RawArray(ctypes.c_uint8, SLOTS * capacity)
         # Per slot: version when writing began, version when it ended, size; then the newest slot.
         self._stamps = SPAWN.RawArray(ctypes.c_int64, [_EMPTY] * (3 * SLOTS + 1))
@@ -89,7 +86,7 @@ class SharedVariables:
             whole = version != _EMPTY and self._stamps[begun] == version == self._stamps[ended]
             # A slot that was just written anew is not the newest yet: the next pull would go back.
             if whole and self._stamps[-1] == slot:
-                return Variables(version, self.precision, payload)
+                return Variables(version, payload)
         return None
 
     def _slot(self, slot: int) -> np.ndarray:

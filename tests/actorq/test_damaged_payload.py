@@ -130,7 +130,7 @@ def test_a_wrong_payload_in_shared_memory_ends_the_run(
 ):
     def strike(crew):
         payload = wrong_payload(kind, crew, mlp_policy)
-        crew.payloads.publish(Variables(10**6, "int8", payload))
+        crew.payloads.publish(Variables(10**6, payload))
 
     # The quantizer, the only writer, publishes nothing of its own.
     actorq = ActorQ(small_dqn(counter()), counter, n_actors=1, pull_period=50,

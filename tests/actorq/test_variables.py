@@ -16,7 +16,7 @@ SIZE = 1_000_000
 
 
 def test_a_thousand_versions_under_random_delays_are_never_torn_never_backwards():
-    shared = SharedVariables(SIZE, "int8")
+    shared = SharedVariables(SIZE)
     writer = SPAWN.Process(target=publish_versions, args=(shared, 1000, SIZE, 0))
     writer.start()
     rng = np.random.default_rng(1)
@@ -35,7 +35,7 @@ def test_a_thousand_versions_under_random_delays_are_never_torn_never_backwards(
 
 
 def test_a_writer_killed_at_any_moment_leaves_a_whole_payload_and_room_for_the_next():
-    shared = SharedVariables(SIZE, "int8")
+    shared = SharedVariables(SIZE)
     writer = SPAWN.Process(target=publish_versions, args=(shared, 10**9, SIZE, 0))
     writer.start()
     while shared.version < 3:
@@ -45,30 +45,30 @@ def test_a_writer_killed_at_any_moment_leaves_a_whole_payload_and_room_for_the_n
     writer.join()
     left = shared.pull()
     assert left.payload == numbered_payload(left.version, SIZE)
-    shared.publish(Variables(left.version + 1, "int8", numbered_payload(left.version + 1, SIZE)))
+    shared.publish(Variables(left.version + 1, numbered_payload(left.version + 1, SIZE)))
     assert shared.pull().version == left.version + 1
 
 
 def test_nothing_is_there_before_the_first():
-    shared = SharedVariables(10, "fp32")
+    shared = SharedVariables(10)
     assert shared.pull() is None and shared.version == -1
 
 
 def test_what_does_not_fit_or_is_older_is_refused():
-    shared = SharedVariables(10, "fp32")
-    shared.publish(Variables(5, "fp32", b"12345"))
+    shared = SharedVariables(10)
+    shared.publish(Variables(5, b"12345"))
     with pytest.raises(QuarlError, match="exceed"):
-        shared.publish(Variables(6, "fp32", bytes(11)))
+        shared.publish(Variables(6, bytes(11)))
     with pytest.raises(QuarlError, match="older"):
-        shared.publish(Variables(4, "fp32", b""))
-    assert shared.pull() == Variables(5, "fp32", b"12345")
+        shared.publish(Variables(4, b""))
+    assert shared.pull() == Variables(5, b"12345")
 
 
 def test_what_is_written_but_not_yet_the_newest_is_not_pulled():
     """A reader that took its slot before two publications meets the third, in that very slot."""
-    shared = SharedVariables(10, "fp32")
+    shared = SharedVariables(10)
     for version in (1, 2, 3, 4):
-        shared.publish(Variables(version, "fp32", b"payload"))
+        shared.publish(Variables(version, b"payload"))
     stamps = shared._stamps
     newest = stamps[-1]
 

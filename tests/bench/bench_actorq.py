@@ -80,10 +80,10 @@ def bench_pulls(env_id: str, net: PolicyNet, period: int = 30) -> None:
     """What pulling a new int8 policy every 30 steps adds to a step."""
     actor = actor_of(env_id, net, "int8", "onnxruntime", period)
     payload = make_variables(net, 0, actor.task).payload
-    shared = SharedVariables(len(payload), "int8")
+    shared = SharedVariables(len(payload))
     costs = []
     for version in range(1, 60):
-        shared.publish(Variables(version, "int8", payload))
+        shared.publish(Variables(version, payload))
         started = time.perf_counter()
         variables = shared.pull()
         assert variables is not None
