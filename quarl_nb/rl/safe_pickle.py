@@ -133,6 +133,13 @@ class _Unpickler(pickle._Unpickler):  # type: ignore[name-defined, misc]  # abse
         # A fresh subclass each time: a pickle may write to what it is given.
         return type(admitted.__name__, (admitted,), {})
 
+    def load_bytearray8(self: Any) -> None:  # whose attributes typeshed does not know
+        """A bytearray of what is there; the inherited one first makes as many zeros as it says."""
+        (size,) = struct.unpack("<Q", self.read(8))
+        self.append(bytearray(self.read(size)))
+
+    dispatch = {**pickle._Unpickler.dispatch, pickle.BYTEARRAY8[0]: load_bytearray8}
+
 
 def read_pickle(path: str | Path) -> Any:
     """The root object of a pickle, its classes replaced by inert placeholders.

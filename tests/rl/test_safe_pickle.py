@@ -6,6 +6,8 @@ import io
 import os
 import pickle
 import re
+import struct
+import tracemalloc
 import warnings
 import zipfile
 from collections.abc import Callable
@@ -126,6 +128,17 @@ def test_damaged_pickles_are_one_line(tmp_path: Path, payload: bytes) -> None:
     with pytest.raises(QuarlError, match="p.pkl") as caught:
         read_vecnormalize(tmp_path / "p.pkl")
     assert "\n" not in str(caught.value)
+
+
+def test_a_length_that_the_file_does_not_have_takes_no_memory(tmp_path: Path) -> None:
+    (tmp_path / "p.pkl").write_bytes(b"\x80\x05\x96" + struct.pack("<Q", 1 << 28))
+    tracemalloc.start()
+    try:
+        with pytest.raises(QuarlError, match="p.pkl"):
+            safe_pickle.read_pickle(tmp_path / "p.pkl")
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
 
 
 def test_statistics_must_be_usable(normalizer: VecNormalize, tmp_path: Path) -> None:
