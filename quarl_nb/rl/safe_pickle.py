@@ -9,6 +9,7 @@ import struct
 import warnings
 import zipfile
 import zlib
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -172,10 +173,12 @@ def read_vecnormalize(path: str | Path) -> ObsNormalization | None:
     rms = getattr(state.get("obs_rms"), "__dict__", {})
     mean, var = _number(rms.get("mean")), _number(rms.get("var"))
     epsilon, clip = _number(state.get("epsilon")), _number(state.get("clip_obs"))
-    if mean is None or var is None or epsilon is None or clip is None or mean.shape != var.shape:
+    if (
+        mean is None or var is None or epsilon is None or clip is None
+        or mean.shape != var.shape or epsilon.ndim or clip.ndim
+    ):  # fmt: skip
         raise QuarlError(f"'{path}' holds no observation statistics of a VecNormalize")
-    finite = np.isfinite(mean).all() and np.isfinite(var).all() and (var + epsilon > 0).all()
-    if epsilon.ndim or clip.ndim or not finite:
+    if not (np.isfinite(mean).all() and np.isfinite(var).all() and (var + epsilon > 0).all()):
         raise QuarlError(f"'{path}' holds statistics that are not finite")
     return ObsNormalization(mean, var, float(epsilon), float(clip))
 
@@ -183,7 +186,8 @@ def read_vecnormalize(path: str | Path) -> ObsNormalization | None:
 def _number(value: Any) -> np.ndarray | None:
     value = getattr(value, "value", value)
     if isinstance(value, int | float) or (isinstance(value, np.ndarray) and value.size):
-        return np.array(value, dtype=np.float64)
+        with suppress(OverflowError):  # of an integer that no float64 holds
+            return np.array(value, dtype=np.float64)
     return None
 
 

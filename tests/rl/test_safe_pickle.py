@@ -149,6 +149,18 @@ def test_statistics_must_be_usable(normalizer: VecNormalize, tmp_path: Path) -> 
             read_vecnormalize(tmp_path / "v.pkl")
 
 
+@pytest.mark.parametrize(
+    ("name", "bad"), [("epsilon", np.zeros(5)), ("clip_obs", 10**400)], ids=["epsilon", "clip"]
+)
+def test_what_is_no_single_number_is_one_line(
+    normalizer: VecNormalize, tmp_path: Path, name: str, bad: Any
+) -> None:
+    setattr(normalizer, name, bad)
+    normalizer.save(str(tmp_path / "v.pkl"))
+    with pytest.raises(QuarlError, match="v.pkl"):
+        read_vecnormalize(tmp_path / "v.pkl")
+
+
 def saved(value: Any, **options: bool) -> bytes:
     buffer = io.BytesIO()
     torch.save(value, buffer, **options)
