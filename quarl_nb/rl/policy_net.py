@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -85,8 +86,7 @@ class PolicyNet(nn.Module):
 
     def _run_zeros(self, n: int) -> torch.Tensor:
         """Outputs of `n` observations of zeros, checked layer by layer."""
-        device = next((tensor.device for tensor in self.state_dict().values()), None)
-        x = torch.zeros(n, *self.spec.obs_shape, device=device)
+        x = torch.zeros(n, *self.spec.obs_shape, device=self.device)
         for layer in (nn.Identity(), *self.layers):  # the observation itself is checked, too
             x = layer(x)
             if len(x) != n:
@@ -125,7 +125,8 @@ class PolicyNet(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        return next(self.parameters()).device
+        first = next(chain(self.parameters(), self.buffers()), None)
+        return torch.device("cpu") if first is None else first.device
 
     def act(
         self,

@@ -94,11 +94,13 @@ class PolicySpec:
     def from_json(cls, value: Mapping[str, Any]) -> PolicySpec:
         """The reverse of `to_json`; QuarlError when a field is missing or wrong."""
         try:
-            head = value["head"]
+            head, env_id = value["head"], value["env_id"]
+            if not isinstance(env_id, str | None):
+                raise TypeError(f"env_id is {env_id!r}, no name")
             bounds = {key: tuple(float(x) for x in head[key]) for key in ("low", "high")}
             return cls(
                 algo=str(value["algo"]),
-                env_id=value["env_id"],
+                env_id=env_id,
                 obs_shape=tuple(int(size) for size in value["obs_shape"]),
                 layers=tuple(Layer(**layer) for layer in value["layers"]),
                 head=Head(head["kind"], **bounds, shape=tuple(int(n) for n in head["shape"])),

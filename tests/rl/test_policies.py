@@ -239,6 +239,7 @@ BAD_SPECS = {
     "layer 'hardtanh' has bad options: max_val": then("hardtanh", min_val=3, max_val=1),
     "int too big to convert": then("divide", by=10**400),
     "NaN or infinite outputs": then("divide", by=0),
+    "env_id is 5, no name": {"env_id": 5},
 }
 
 
@@ -250,6 +251,11 @@ def test_bad_descriptions_are_named(net: PolicyNet, tmp_path: Path, message: str
     with pytest.raises(QuarlError, match=message) as caught:
         load_policy(tmp_path)
     assert "\n" not in str(caught.value)
+
+
+def test_a_policy_without_weights_acts() -> None:
+    net = PolicyNet(PolicySpec("ppo", None, (2,), (Layer("flatten"),), Head("argmax")), {})
+    assert net.act(np.array([[1.0, 2.0], [4.0, 3.0]]))[0].tolist() == [1, 0]
 
 
 def test_a_policy_without_layers_is_refused() -> None:
