@@ -15,7 +15,7 @@ from torch import nn
 from quarl_nb.errors import QuarlError, brief
 from quarl_nb.quant import is_finite
 from quarl_nb.rl.layers import INPUT_DTYPES
-from quarl_nb.rl.spec import Head, PolicySpec
+from quarl_nb.rl.spec import Head, PolicySpec, check_no_nan
 
 # Of one observation, between any two layers: far above any policy's, and 64 MiB of float32.
 MAX_VALUES = 2**24
@@ -142,6 +142,9 @@ class PolicyNet(nn.Module):
 
         Returns:
             int64 ``[n]`` or float32 ``[n, *action shape]``; state ``[n, hidden]`` or None.
+
+        Raises:
+            QuarlError: observations of another shape, or outputs that are NaN.
         """
         if obs.shape[1:] != self.spec.obs_shape:
             raise QuarlError(
@@ -152,6 +155,7 @@ class PolicyNet(nn.Module):
             if state is None:
                 state = self.initial_state(len(obs))
             outputs, state = self.step(torch.as_tensor(obs, device=self.device), state)
+            check_no_nan(outputs)
             return self.spec.head.actions(outputs, generator), state
 
 
