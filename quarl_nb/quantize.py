@@ -10,7 +10,7 @@ import gymnasium as gym
 import pandas as pd
 import torch
 
-from quarl_nb.errors import QuarlError
+from quarl_nb.errors import QuarlError, check_counts, check_seeds
 from quarl_nb.quant import parse_precision
 from quarl_nb.report.losses import paired_losses
 from quarl_nb.rl.envs import factory_for, make_vec
@@ -49,18 +49,19 @@ def quantize_table(
 
     Raises:
         QuarlError: the policy cannot be read or does not fit the environment, no environment is
-            known, bits or ranges are not among those allowed.
+            known, bits or ranges are not among those allowed, fewer than 2 episodes, a seed that
+            environments do not take.
     """
     formats = [("fp32", "minmax"), ("fp16", "minmax"), ("int8", ranges)]
     formats += [(f"affine{b}", ranges) for b in dict.fromkeys(bits)]
     for name, how in formats:
         parse_precision(name, how)  # a wrong one is to be told before minutes of episodes
+    check_counts(2, episodes=episodes)  # of one there is no interval
+    check_seeds(first_seed)
     net = load_policy(source, env_id=env_id, vecnormalize=vecnormalize, activation=activation)
     env_id = env_id or net.spec.env_id
     if env_id is None:
         raise QuarlError(f"'{source}' does not say where it acts: give the environment")
-    if episodes < 2:
-        raise QuarlError(f"{episodes} episodes give no interval: at least 2")
     check_fits(net, env_id)
     subject = Subject(Path(str(source)).stem, net.spec.algo, env_id, net)
     budget = {"episodes": episodes, "first_seed": first_seed,

@@ -11,15 +11,17 @@ from quarl_nb.quant.convert import quantize_weight, weight_matrices
 from quarl_nb.quant.qconfig import Precision
 
 
-def quantization_error(weight: Tensor, precision: Precision) -> dict[str, float]:
-    """Error of `weight` in `precision`.
+def quantization_error(
+    weight: Tensor, precision: Precision, name: str = "weight"
+) -> dict[str, float]:
+    """Error of `weight` in `precision`; `name` and errors are those of `quantize_weight`.
 
     Returns:
         mse: mean squared error. max_error: largest absolute error.
         sqnr_db: signal to quantization noise, 10 log10(sum w^2 / sum e^2); inf without error.
     """
     weight = weight.detach().float()
-    error = (quantize_weight(weight, precision) - weight).double()
+    error = (quantize_weight(weight, precision, name) - weight).double()
     noise, signal = error.square().sum().item(), weight.double().square().sum().item()
     sqnr_db = math.inf if noise == 0 else 10 * math.log10(signal / noise)
     return {
@@ -42,11 +44,11 @@ def weight_statistics(module: nn.Module, precision: Precision) -> list[dict[str,
     rows = []
     for name, parameter in weight_matrices(module):
         weight = parameter.detach().float()
-        quantize_weight(weight, precision, name)
+        error = quantization_error(weight, precision, name)
         lo, hi = weight.min().item(), weight.max().item()
         std = weight.double().std(correction=0).item()
         row = {"layer": name, "shape": list(weight.shape), "count": weight.numel()}
         row |= {"min": lo, "max": hi, "range": hi - lo, "std": std}
         row |= {"range_over_std": (hi - lo) / std if std > 0 else 0.0}
-        rows.append(row | quantization_error(weight, precision))
+        rows.append(row | error)
     return rows

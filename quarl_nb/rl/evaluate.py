@@ -93,7 +93,7 @@ def evaluate(
     Raises:
         QuarlError: a seed that environments do not take, no episode, `n_envs` below 1; no such
             environment, or it raised something, or gave an observation or a reward that is NaN or
-            infinite.
+            infinite; or the policy made NaN of an observation.
     """
     seeds = _checked(seeds)
     if n_envs is None:
@@ -143,6 +143,8 @@ def _run_episodes(
     generator = torch.Generator().manual_seed(seeds[0])
     while (active := episode >= 0).any():
         _check_finite("an observation", obs, active, env_id)
+        if not active.all():  # an idle slot's may be NaN, for which a policy would refuse all
+            obs = np.nan_to_num(obs, posinf=0, neginf=0)
         actions, state = policy.act(obs, state, generator)
         actions = chance.replace(actions)
         with users_own("environment"):

@@ -27,7 +27,7 @@ MAX_PART_BYTES = 4_500_000  # the repository has no files of more than 5 MB
 
 
 def save_policy(net: PolicyNet, folder: str | Path, provenance: Mapping[str, Any]) -> Path:
-    """Write `folder`/policy.safetensors and policy.json; a half-written pair cannot be loaded.
+    """Write `folder`/policy.safetensors and policy.json, which is there only with whole tensors.
 
     Tensors of more than `MAX_PART_BYTES` are cut into policy.safetensors.00, .01 and so on.
 
@@ -44,6 +44,11 @@ def save_policy(net: PolicyNet, folder: str | Path, provenance: Mapping[str, Any
         "tensors_sha256": hashlib.sha256(payload).hexdigest(),
         "spec": spec.to_json(),
     }
+    try:
+        # An older one, beside new tensors that are cut short, would say that a policy is there.
+        (folder / DESCRIPTION).unlink(missing_ok=True)
+    except OSError as error:
+        raise QuarlError(f"cannot write '{folder}': {error.strerror}") from error
     _write_tensors(folder, payload)
     write_atomically(folder / DESCRIPTION, (json.dumps(description, indent=1) + "\n").encode())
     return folder

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -13,7 +15,10 @@ from torch import nn
 from quarl_nb.errors import QuarlError, brief
 from quarl_nb.quant import is_finite
 from quarl_nb.rl.layers import INPUT_DTYPES
-from quarl_nb.rl.spec import Head, PolicySpec
+from quarl_nb.rl.spec import Head, PolicySpec, check_no_nan
+
+# Of one observation, between any two layers: far above any policy's, and 64 MiB of float32.
+MAX_VALUES = 2**24
 
 
 class PolicyNet(nn.Module):
@@ -25,7 +30,8 @@ class PolicyNet(nn.Module):
 
     Raises:
         QuarlError: tensors are missing, too many, of wrong shape, or not finite; or the layers
-            fit neither each other nor the head, or make no finite outputs of zeros.
+            fit neither each other nor the head, make no finite outputs of zeros, mix
+            observations, or make more than `MAX_VALUES` of one.
     """
 
     def __init__(self, spec: PolicySpec, tensors: Mapping[str, torch.Tensor]) -> None:
@@ -64,9 +70,11 @@ class PolicyNet(nn.Module):
     def _check_outputs(self) -> None:
         """Refuse a description by what becomes of one observation of zeros."""
         head, shape = self.spec.head, self.spec.obs_shape
-        device = next((tensor.device for tensor in self.state_dict().values()), None)
+        if not self.layers:
+            raise QuarlError("a policy needs layers")
         try:
-            outputs = self(torch.zeros(1, *shape, device=device))
+            self._run_zeros(0)  # which allocates nothing, but every layer's output has its shape
+            outputs = self._run_zeros(1)
         except (RuntimeError, ValueError, IndexError, TypeError, OverflowError) as error:
             raise QuarlError(
                 f"layers do not fit observations {list(shape)}: {brief(error)}"
@@ -75,6 +83,18 @@ class PolicyNet(nn.Module):
             raise QuarlError(f"outputs {list(outputs.shape)} do not fit head '{head.kind}'")
         if not is_finite(outputs):  # of finite weights: an option makes them so, or overflow
             raise QuarlError("layers make NaN or infinite outputs of an observation of zeros")
+
+    def _run_zeros(self, n: int) -> torch.Tensor:
+        """Outputs of `n` observations of zeros, checked layer by layer."""
+        x = torch.zeros(n, *self.spec.obs_shape, device=self.device)
+        for layer in (nn.Identity(), *self.layers):  # the observation itself is checked, too
+            x = layer(x)
+            if len(x) != n:
+                raise QuarlError("layers mix observations")
+            if (size := math.prod(x.shape[1:])) > MAX_VALUES:
+                raise QuarlError(f"layers make {size} values of one observation; "
+                                 f"allowed: {MAX_VALUES}")  # fmt: skip
+        return x
 
     def forward(self, obs: torch.Tensor) -> torch.Tensor:
         """Logits, action values or action means ``[n, size]`` of raw observations ``[n, ...]``.
@@ -105,7 +125,8 @@ class PolicyNet(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        return next(self.parameters()).device
+        first = next(chain(self.parameters(), self.buffers()), None)
+        return torch.device("cpu") if first is None else first.device
 
     def act(
         self,
@@ -121,6 +142,9 @@ class PolicyNet(nn.Module):
 
         Returns:
             int64 ``[n]`` or float32 ``[n, *action shape]``; state ``[n, hidden]`` or None.
+
+        Raises:
+            QuarlError: observations of another shape, or outputs that are NaN.
         """
         if obs.shape[1:] != self.spec.obs_shape:
             raise QuarlError(
@@ -131,6 +155,7 @@ class PolicyNet(nn.Module):
             if state is None:
                 state = self.initial_state(len(obs))
             outputs, state = self.step(torch.as_tensor(obs, device=self.device), state)
+            check_no_nan(outputs)
             return self.spec.head.actions(outputs, generator), state
 
 

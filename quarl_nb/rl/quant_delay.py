@@ -7,7 +7,7 @@ from typing import Any
 
 from stable_baselines3.common.callbacks import BaseCallback
 
-from quarl_nb.errors import QuarlError
+from quarl_nb.errors import QuarlError, check_counts
 from quarl_nb.quant.qat import QATLayer, qat_layers
 from quarl_nb.rl.qat_networks import (
     is_quantized,
@@ -32,8 +32,7 @@ class QuantDelay(BaseCallback):
 
     def __init__(self, delay: int) -> None:
         super().__init__()
-        if not isinstance(delay, int) or delay < 0:
-            raise QuarlError(f"quant_delay is {delay!r}; allowed: 0 or more environment steps")
+        check_counts(0, quant_delay=delay)
         self.delay = delay
 
     def _on_training_start(self) -> None:

@@ -9,6 +9,7 @@ import struct
 import warnings
 import zipfile
 import zlib
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -133,6 +134,13 @@ class _Unpickler(pickle._Unpickler):  # type: ignore[name-defined, misc]  # abse
         # A fresh subclass each time: a pickle may write to what it is given.
         return type(admitted.__name__, (admitted,), {})
 
+    def load_bytearray8(self: Any) -> None:  # whose attributes typeshed does not know
+        """A bytearray of what is there; the inherited one first makes as many zeros as it says."""
+        (size,) = struct.unpack("<Q", self.read(8))
+        self.append(bytearray(self.read(size)))
+
+    dispatch = {**pickle._Unpickler.dispatch, pickle.BYTEARRAY8[0]: load_bytearray8}
+
 
 def read_pickle(path: str | Path) -> Any:
     """The root object of a pickle, its classes replaced by inert placeholders.
@@ -165,10 +173,12 @@ def read_vecnormalize(path: str | Path) -> ObsNormalization | None:
     rms = getattr(state.get("obs_rms"), "__dict__", {})
     mean, var = _number(rms.get("mean")), _number(rms.get("var"))
     epsilon, clip = _number(state.get("epsilon")), _number(state.get("clip_obs"))
-    if mean is None or var is None or epsilon is None or clip is None or mean.shape != var.shape:
+    if (
+        mean is None or var is None or epsilon is None or clip is None
+        or mean.shape != var.shape or epsilon.ndim or clip.ndim
+    ):  # fmt: skip
         raise QuarlError(f"'{path}' holds no observation statistics of a VecNormalize")
-    finite = np.isfinite(mean).all() and np.isfinite(var).all() and (var + epsilon > 0).all()
-    if epsilon.ndim or clip.ndim or not finite:
+    if not (np.isfinite(mean).all() and np.isfinite(var).all() and (var + epsilon > 0).all()):
         raise QuarlError(f"'{path}' holds statistics that are not finite")
     return ObsNormalization(mean, var, float(epsilon), float(clip))
 
@@ -176,7 +186,8 @@ def read_vecnormalize(path: str | Path) -> ObsNormalization | None:
 def _number(value: Any) -> np.ndarray | None:
     value = getattr(value, "value", value)
     if isinstance(value, int | float) or (isinstance(value, np.ndarray) and value.size):
-        return np.array(value, dtype=np.float64)
+        with suppress(OverflowError):  # of an integer that no float64 holds
+            return np.array(value, dtype=np.float64)
     return None
 
 

@@ -55,6 +55,7 @@ class Head:
             if generator is None:
                 raise QuarlError("head 'sample' needs a generator")
             probabilities = torch.softmax(outputs.float().cpu(), dim=1)
+            check_no_nan(probabilities)  # as those of infinite outputs are, too
             return torch.multinomial(probabilities, 1, generator=generator)[:, 0].numpy()
         if self.kind == "argmax":
             return outputs.argmax(dim=1).cpu().numpy()
@@ -66,6 +67,13 @@ class Head:
             squashed = torch.tanh(outputs.float()).cpu().numpy()
             actions = low + 0.5 * (squashed + np.float32(1.0)) * (high - low)
         return actions.reshape(-1, *self.shape)
+
+
+def check_no_nan(outputs: torch.Tensor) -> None:
+    """QuarlError where outputs of a policy are NaN, from which no action follows."""
+    if outputs.isnan().any():
+        raise QuarlError("the policy's outputs are NaN or infinite: its observations may be too "
+                         "large for its precision")  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -94,11 +102,13 @@ class PolicySpec:
     def from_json(cls, value: Mapping[str, Any]) -> PolicySpec:
         """The reverse of `to_json`; QuarlError when a field is missing or wrong."""
         try:
-            head = value["head"]
+            head, env_id = value["head"], value["env_id"]
+            if not isinstance(env_id, str | None):
+                raise TypeError(f"env_id is {env_id!r}, no name")
             bounds = {key: tuple(float(x) for x in head[key]) for key in ("low", "high")}
             return cls(
                 algo=str(value["algo"]),
-                env_id=value["env_id"],
+                env_id=env_id,
                 obs_shape=tuple(int(size) for size in value["obs_shape"]),
                 layers=tuple(Layer(**layer) for layer in value["layers"]),
                 head=Head(head["kind"], **bounds, shape=tuple(int(n) for n in head["shape"])),

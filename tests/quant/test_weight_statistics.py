@@ -1,13 +1,19 @@
 from __future__ import annotations
 
 import math
+from unittest.mock import Mock
 
 import pytest
 import torch
 from torch import nn
 
 from quarl_nb.errors import QuarlError
-from quarl_nb.quant import parse_precision, quantization_error, weight_statistics
+from quarl_nb.quant import (
+    parse_precision,
+    quantization_error,
+    quantize_weight,
+    weight_statistics,
+)
 
 
 def linear(rows: list[list[float]]) -> nn.Linear:
@@ -46,5 +52,14 @@ def test_uniform_weights_gain_six_decibel_a_bit(bits: int) -> None:
 
 
 def test_bad_weights_are_refused_by_name() -> None:
-    with pytest.raises(QuarlError, match="weight"):
-        weight_statistics(linear([[math.nan, 1.0]]), parse_precision("affine8"))
+    net = nn.Sequential(linear([[1.0]]), linear([[math.nan, 1.0]]))
+    with pytest.raises(QuarlError, match="'1.weight'"):
+        weight_statistics(net, parse_precision("affine8"))
+
+
+def test_each_matrix_is_quantized_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    counted = Mock(side_effect=quantize_weight)
+    monkeypatch.setattr("quarl_nb.quant.statistics.quantize_weight", counted)
+    net = nn.Sequential(linear([[1.0, 2.0]]), linear([[3.0]]))
+    weight_statistics(net, parse_precision("affine8"))
+    assert counted.call_count == 2

@@ -6,8 +6,10 @@ import pytest
 import torch
 
 from quarl_nb.errors import QuarlError
+from quarl_nb.quant import parse_precision, quantize_module
 from quarl_nb.rl.evaluate import Evaluation, evaluate
 from quarl_nb.rl.observations import collect_observations
+from quarl_nb.rl.policies import Head
 
 
 class SeedEnv(gym.Env):
@@ -125,13 +127,31 @@ def test_what_is_no_number_is_told_with_the_environment_that_gave_it(what, wrong
     assert evaluate(Still(), "own", [1, 2, 2], n_envs=2, make=Own).lengths == [1, 2, 2]
 
 
-def test_the_last_observation_of_an_episode_may_be_anything():
+@pytest.mark.parametrize("head", [Head("sample"), Head("argmax"), Head("clip", (-1,), (1,), (1,))])
+def test_outputs_too_large_for_a_precision_are_told_of_the_policy(make_policy, head):
+    class Far(SeedEnv):
+        observation_space = gym.spaces.Box(0, 1e6, (2,))
+        action_space = gym.spaces.Discrete(2) if head.discrete else gym.spaces.Box(-1, 1, (1,))
+
+        def reset(self, **options):
+            return np.full(2, 1e5, np.float32), super().reset(**options)[1]
+
+    net = make_policy((2,), ("linear", {"in_features": 2, "out_features": 1 + head.discrete}),
+                      head=head)  # fmt: skip
+    net.layers[0].weight.copy_(torch.tensor([1.0, -1.0]))
+    with pytest.raises(QuarlError, match="^the policy's outputs are NaN or infinite"):
+        evaluate(quantize_module(net, parse_precision("fp16")), "far", [3], make=Far)
+
+
+def test_the_last_observation_of_an_episode_may_be_anything(make_policy):
     class Exploding(SeedEnv):
         def step(self, action):
             obs, reward, over, *rest = super().step(action)
             return obs * (np.nan if over else 1), reward, over, *rest
 
-    assert evaluate(Still(), "own", [5, 1, 2], n_envs=3, make=Exploding).lengths == [5, 1, 2]
+    net = make_policy((1,), ("linear", {"in_features": 1, "out_features": 2}))
+    for policy in (Still(), net):
+        assert evaluate(policy, "own", [5, 1, 2], n_envs=3, make=Exploding).lengths == [5, 1, 2]
 
 
 def test_the_same_seeds_give_the_same_returns():

@@ -239,6 +239,7 @@ BAD_SPECS = {
     "layer 'hardtanh' has bad options: max_val": then("hardtanh", min_val=3, max_val=1),
     "int too big to convert": then("divide", by=10**400),
     "NaN or infinite outputs": then("divide", by=0),
+    "env_id is 5, no name": {"env_id": 5},
 }
 
 
@@ -250,6 +251,16 @@ def test_bad_descriptions_are_named(net: PolicyNet, tmp_path: Path, message: str
     with pytest.raises(QuarlError, match=message) as caught:
         load_policy(tmp_path)
     assert "\n" not in str(caught.value)
+
+
+def test_a_policy_without_weights_acts() -> None:
+    net = PolicyNet(PolicySpec("ppo", None, (2,), (Layer("flatten"),), Head("argmax")), {})
+    assert net.act(np.array([[1.0, 2.0], [4.0, 3.0]]))[0].tolist() == [1, 0]
+
+
+def test_a_policy_without_layers_is_refused() -> None:
+    with pytest.raises(QuarlError, match="a policy needs layers"):
+        PolicyNet(PolicySpec("ppo", None, (2,), (), Head("argmax")), {})
 
 
 def test_a_variance_that_epsilon_makes_negative_is_refused() -> None:
@@ -268,6 +279,32 @@ def test_a_description_cannot_allocate_memory() -> None:
     huge = Layer("linear", {"in_features": 2**20, "out_features": 2**20})
     with pytest.raises(QuarlError, match="missing tensor"):
         PolicyNet(PolicySpec("ppo", None, (2**20,), (huge,), Head("argmax")), {})
+
+
+@pytest.mark.parametrize(
+    ("obs_shape", "layer"),
+    [
+        ((2**25,), Layer("linear", {"in_features": 4, "out_features": 2})),
+        ((2**13, 1), Layer("linear", {"in_features": 1, "out_features": 2**12})),
+        ((1, 84, 84), Layer("conv2d", {"in_channels": 1, "out_channels": 1, "kernel_size": 1,
+                                       "padding": 3000})),
+    ],
+    ids=["observation", "linear", "padding"],
+)  # fmt: skip
+def test_running_a_description_allocates_no_memory_either(
+    obs_shape: tuple[int, ...], layer: Layer
+) -> None:
+    layers, module = (layer, Layer("flatten")), layer.build().to_empty(device="cpu")
+    tensors = {f"layers.0.{name}": torch.zeros_like(t) for name, t in module.state_dict().items()}
+    with pytest.raises(QuarlError, match="values of one observation; allowed: 16777216"):
+        PolicyNet(PolicySpec("ppo", None, obs_shape, layers, Head("argmax")), tensors)
+
+
+def test_layers_that_mix_observations_are_refused() -> None:
+    layers = (Layer("flatten", {"start_dim": 0, "end_dim": 1}), LINEAR)
+    tensors = {"layers.1.weight": WEIGHT, "layers.1.bias": BIAS}
+    with pytest.raises(QuarlError, match="mix observations"):
+        PolicyNet(PolicySpec("ppo", None, (3, 2), layers, Head("argmax")), tensors)
 
 
 def test_saving_where_one_cannot_is_one_line(net: PolicyNet, tmp_path: Path) -> None:

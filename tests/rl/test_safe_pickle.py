@@ -6,6 +6,8 @@ import io
 import os
 import pickle
 import re
+import struct
+import tracemalloc
 import warnings
 import zipfile
 from collections.abc import Callable
@@ -128,12 +130,35 @@ def test_damaged_pickles_are_one_line(tmp_path: Path, payload: bytes) -> None:
     assert "\n" not in str(caught.value)
 
 
+def test_a_length_that_the_file_does_not_have_takes_no_memory(tmp_path: Path) -> None:
+    (tmp_path / "p.pkl").write_bytes(b"\x80\x05\x96" + struct.pack("<Q", 1 << 28))
+    tracemalloc.start()
+    try:
+        with pytest.raises(QuarlError, match="p.pkl"):
+            safe_pickle.read_pickle(tmp_path / "p.pkl")
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
+
+
 def test_statistics_must_be_usable(normalizer: VecNormalize, tmp_path: Path) -> None:
     for bad in (np.nan, np.inf, -1.0):
         normalizer.obs_rms.var = np.full(3, bad)
         normalizer.save(str(tmp_path / "v.pkl"))
         with pytest.raises(QuarlError, match="not finite"):
             read_vecnormalize(tmp_path / "v.pkl")
+
+
+@pytest.mark.parametrize(
+    ("name", "bad"), [("epsilon", np.zeros(5)), ("clip_obs", 10**400)], ids=["epsilon", "clip"]
+)
+def test_what_is_no_single_number_is_one_line(
+    normalizer: VecNormalize, tmp_path: Path, name: str, bad: Any
+) -> None:
+    setattr(normalizer, name, bad)
+    normalizer.save(str(tmp_path / "v.pkl"))
+    with pytest.raises(QuarlError, match="v.pkl"):
+        read_vecnormalize(tmp_path / "v.pkl")
 
 
 def saved(value: Any, **options: bool) -> bytes:

@@ -112,6 +112,24 @@ def test_a_half_published_policy_is_missing(project):
         zoo.state_of(PPO)
 
 
+def test_a_policy_that_is_half_published_over_an_older_one_is_missing(
+    project, make_policy, monkeypatch
+):
+    def killed(path, content):
+        if path.name == "policy.json":
+            raise KeyboardInterrupt
+        path.write_bytes(content)
+
+    folder, linear = zoo.policy_folder(PPO), ("linear", {"in_features": 2, "out_features": 2})
+    save_policy(make_policy((2,), linear, seed=0), folder, {})
+    assert zoo.is_published(PPO)
+    monkeypatch.setattr("quarl_nb.rl.policies.write_atomically", killed)
+    with pytest.raises(KeyboardInterrupt):
+        save_policy(make_policy((2,), linear, seed=1), folder, {})
+    assert zoo.state_of(PPO) == "missing"
+    assert zoo.wanted_policies([PPO], missing=False) == [PPO]
+
+
 def test_a_published_policy_is_left_alone_unless_asked_for_or_its_run_goes_on(project, caplog):
     caplog.set_level(logging.INFO, "quarl_nb")
     zoo.policy_folder(PPO).mkdir()

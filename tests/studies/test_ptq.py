@@ -88,9 +88,12 @@ def test_a_table_of_ones_own_policy_leaves_torch_its_threads(project):
 
 @pytest.mark.parametrize(("options", "message"), [
     ({"bits": (8, 17)}, "unknown precision 'affine17'"), ({"ranges": "foo"}, "unknown ranges"),
+    ({"episodes": 1}, "episodes must be at least 2, not 1"),
+    ({"episodes": 2.5}, "episodes must be a whole number, not 2.5"),
+    ({"first_seed": 1.0}, "seed must be a whole number, not 1.0"),
 ])  # fmt: skip
-def test_a_wrong_format_is_told_before_any_episode(monkeypatch, options, message):
-    monkeypatch.setattr("quarl_nb.quantize.measure_policy", None)
+def test_a_wrong_option_is_told_before_the_policy_is_loaded(monkeypatch, options, message):
+    monkeypatch.setattr("quarl_nb.quantize.load_policy", None)
     with pytest.raises(QuarlError, match=message):
         quantize_table("data/policies/ppo-CartPole-v1", **options)
 
