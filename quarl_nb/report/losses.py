@@ -11,7 +11,7 @@ import pandas as pd
 
 from quarl_nb.errors import QuarlError
 from quarl_nb.report.compare import relative_loss
-from quarl_nb.report.stats import RESAMPLES, Floats, bootstrap_weights, mean_interval
+from quarl_nb.report.stats import Floats, bootstrap_weights, mean_interval
 
 REFERENCE = "fp32"
 PUBLIC = "public/"
@@ -80,7 +80,7 @@ _COLUMNS = [
 ]  # fmt: skip
 
 
-def paired_losses(records: pd.DataFrame, resamples: int = RESAMPLES) -> pd.DataFrame:
+def paired_losses(records: pd.DataFrame) -> pd.DataFrame:
     """Loss of every quantized policy against its own fp32 over common episode seeds.
 
     A policy's bootstrap generator is seeded by its name, so that its intervals do not depend on
@@ -109,13 +109,11 @@ def paired_losses(records: pd.DataFrame, resamples: int = RESAMPLES) -> pd.DataF
         reference = group[group["precision"] == REFERENCE]
         if len(reference):
             # Beside records without a seed its column is float: the name must not change with it.
-            rows += _policy_rows(f"{policy}/{float(seed)}", reference.iloc[0], group, resamples)
+            rows += _policy_rows(f"{policy}/{float(seed)}", reference.iloc[0], group)
     return pd.DataFrame(rows, columns=_COLUMNS)
 
 
-def _policy_rows(
-    name: str, reference: pd.Series, group: pd.DataFrame, resamples: int
-) -> list[dict[str, object]]:
+def _policy_rows(name: str, reference: pd.Series, group: pd.DataFrame) -> list[dict[str, object]]:
     weights: dict[int, Floats] = {}  # by the number of episodes
     rows = []
     for _, record in group.iterrows():
@@ -123,7 +121,7 @@ def _policy_rows(
         n = len(base)
         if n not in weights:
             generator = np.random.default_rng(zlib.crc32(name.encode()))
-            weights[n] = bootstrap_weights(n, generator, resamples)
+            weights[n] = bootstrap_weights(n, generator)
         rows.append(_row(reference, record, base, treatment, weights[n]))
     return rows
 

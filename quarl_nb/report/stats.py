@@ -90,9 +90,8 @@ def stratified_bootstrap(
     statistic: Callable[[Sequence[Floats]], float],
     generator: np.random.Generator,
     resamples: int = RESAMPLES,
-    confidence: float = 0.95,
 ) -> Interval:
-    """Percentile interval of `statistic`; runs are redrawn within each task, never across.
+    """95 % percentile interval of `statistic`; runs are redrawn within each task, never across.
 
     Args:
         scores: one array of shape [runs] a task.
@@ -102,7 +101,7 @@ def stratified_bootstrap(
     draws = [
         statistic([generator.choice(task, len(task)) for task in arrays]) for _ in range(resamples)
     ]
-    return percentile_interval(statistic(arrays), np.array(draws), confidence)
+    return percentile_interval(statistic(arrays), np.array(draws))
 
 
 def percentile_interval(value: float, draws: Floats, confidence: float = 0.95) -> Interval:
@@ -127,14 +126,13 @@ def expanded_reach(n: int, confidence: float) -> float:
     return float(student.ppf((1 + confidence) / 2, n - 1)) * math.sqrt(n / (n - 1))
 
 
-def mean_interval(values: Floats, weights: Floats, confidence: float = 0.95) -> Interval:
-    """Mean of `values` (shape [n]) with the expanded percentile interval of its redraws.
+def mean_interval(values: Floats, weights: Floats) -> Interval:
+    """Mean of `values` (shape [n]) with the expanded 95 % percentile interval of its redraws.
 
     Args:
         weights: `bootstrap_weights` of the n, shape [resamples, n].
     """
-    level = expanded(len(values), confidence)
-    return percentile_interval(float(values.mean()), weights @ values, level)
+    return percentile_interval(float(values.mean()), weights @ values, expanded(len(values)))
 
 
 def median_ratio(

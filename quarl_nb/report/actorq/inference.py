@@ -17,7 +17,7 @@ RESAMPLES = 2000
 SQUARE = re.compile(r"(\d+)x3")  # three hidden layers of one width
 
 
-def latency_rows(records: pd.DataFrame, resamples: int = RESAMPLES) -> pd.DataFrame:
+def latency_rows(records: pd.DataFrame) -> pd.DataFrame:
     """One row a network, engine and batch, networks from few weights to many.
 
     Args:
@@ -48,7 +48,7 @@ def latency_rows(records: pd.DataFrame, resamples: int = RESAMPLES) -> pd.DataFr
                 ratio = Interval(*3 * [float("nan")])
                 peer = engines.loc[base] if base in engines.index else None
                 if peer is not None and processor(peer) == processor(row):
-                    ratio = median_ratio(_blocks(peer), _blocks(row), generator, resamples)
+                    ratio = median_ratio(_blocks(peer), _blocks(row), generator, RESAMPLES)
                 line |= {f"over_{short}": ratio.value, f"over_{short}_low": ratio.low,
                          f"over_{short}_high": ratio.high}  # fmt: skip
             found.append(line)

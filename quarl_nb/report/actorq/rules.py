@@ -37,8 +37,6 @@ from quarl_nb.report.losses import percent
 from quarl_nb.report.pvalues import holm, least_p
 from quarl_nb.report.stats import ALPHA, MARGIN, Interval
 
-RESAMPLES = 2000
-
 
 def speedup_above(
     records: pd.DataFrame, precisions: Sequence[str], factor: float, algos: Sequence[str] = ()
@@ -147,7 +145,7 @@ def rare_pulls_harm(records: pd.DataFrame) -> Finding:
         often, rare = (group[periods == at] for at in (periods.min(), periods.max()))
         if periods.nunique() > 1:
             generator = np.random.default_rng(zlib.crc32(str(task).encode()))
-            loss = return_losses(often, rare, generator, RESAMPLES)
+            loss = return_losses(often, rare, generator)
             if np.isnan(loss["area_loss"]):
                 continue  # no training seed in common, while the study runs
             rows.append(dict(rare.iloc[0]) | loss | {
@@ -179,7 +177,7 @@ def rare_pulls_slower(
     for _, group in settings:
         often, rare = (group[group["pull_period"] == at] for at in periods)
         if len(often) and len(rare):
-            ratios = steps_ratio(often, rare, np.random.default_rng(0), RESAMPLES)
+            ratios = steps_ratio(often, rare, np.random.default_rng(0))
             rows.append(dict(rare.iloc[0]) | {f"ratio{end}": value for end, value in ratios} | {
                 "runs": min(len(often), len(rare)), "keys": (*often["key"], *rare["key"]),
             })  # fmt: skip

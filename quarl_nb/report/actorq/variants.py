@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from quarl_nb.report.actorq.curves import RESAMPLES, running_mean
+from quarl_nb.report.actorq.curves import running_mean
 from quarl_nb.report.actorq.runs import mean_return, return_losses
 from quarl_nb.report.actorq.tables import loss_text
 from quarl_nb.report.pvalues import sign_flip_p
@@ -81,7 +81,7 @@ def _row(bases: pd.DataFrame, rows: pd.DataFrame) -> dict[str, object]:
     means = [running_mean(returns) for returns in rows["curve_returns"]]
     name = f"{rows['algo'].iloc[0]}/{rows['variant'].iloc[0]}"
     generator = np.random.default_rng(zlib.crc32(name.encode()))
-    losses = return_losses(bases, rows, generator, RESAMPLES)
+    losses = return_losses(bases, rows, generator)
     return {
         "runs": len(rows), "initial": np.mean([m[0] for m in means]),
         "final": np.mean([m[-1] for m in means]), "area": _areas(rows).mean(), **losses,

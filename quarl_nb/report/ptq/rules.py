@@ -15,6 +15,8 @@ from quarl_nb.report.pvalues import holm
 from quarl_nb.report.stats import ALPHA, Interval
 from quarl_nb.report.untrained import fp32_never_learned, leave_out, none_learned
 
+RESAMPLES = 2000
+
 
 def similar_rewards(
     records: pd.DataFrame, precisions: Sequence[str], algos: Sequence[str] = (),
@@ -74,7 +76,7 @@ def hardness_differs(
 
 def wider_weights_lose_more(
     records: pd.DataFrame, precisions: Sequence[str], algos: Sequence[str] = (),
-    width: str = "range", min_policies: int = 8, resamples: int = 2000,
+    width: str = "range", min_policies: int = 8,
 ) -> Finding:
     """Spearman correlation over policies between the weights' `width` and the relative loss.
 
@@ -97,7 +99,7 @@ def wider_weights_lose_more(
     keys = keys_of(pairs) + tuple(layers["key"][layers.index.isin(pairs["policy"])])
     if len(pairs) < min_policies:
         return Finding("inconclusive", f"only {len(pairs)} policies{left_out}", None, keys)
-    found = _rank_correlation(pairs[["width", "loss"]].to_numpy(float), resamples)
+    found = _rank_correlation(pairs[["width", "loss"]].to_numpy(float))
     verdict: Verdict = "inconclusive"
     if not _too_few(pairs, min_policies):
         verdict = "reproduced" if found.low > 0 else "not reproduced" if found.high < 0.1 \
@@ -169,11 +171,11 @@ def _layers(weights: pd.DataFrame, played: pd.DataFrame) -> pd.DataFrame:
     return weights.drop_duplicates("policy").set_index("policy")
 
 
-def _rank_correlation(pairs: NDArray[np.float64], resamples: int) -> Interval:
+def _rank_correlation(pairs: NDArray[np.float64]) -> Interval:
     """Spearman's rho of shape [policies, 2] with its 95 % bootstrap interval over policies."""
     generator = np.random.default_rng(0)
     draws = [_spearman(pairs[generator.integers(len(pairs), size=len(pairs))])
-             for _ in range(resamples)]
+             for _ in range(RESAMPLES)]
     low, high = np.nanquantile(draws, [ALPHA / 2, 1 - ALPHA / 2])
     return Interval(_spearman(pairs), float(low), float(high))
 

@@ -19,9 +19,7 @@ PAPER_INT8 = "affine8"
 ALGOS = ("a2c", "dqn", "ppo", "ddpg")  # the order of Table 4's columns
 
 
-def ptq_rows(
-    records: pd.DataFrame, int8: str = PAPER_INT8, published: pd.DataFrame | None = None
-) -> pd.DataFrame:
+def ptq_rows(records: pd.DataFrame, int8: str = PAPER_INT8) -> pd.DataFrame:
     """Table 4, tidy: one row a published number and measured policy (min-max ranges, own ones).
 
     A published number without a record keeps its row with nothing measured. `verdict` of fp16
@@ -38,7 +36,7 @@ def ptq_rows(
         episodes, mean, mean_low, mean_high (95 %), loss, loss_low, loss_high (95 %), verdict,
         source, keys.
     """
-    rows = _with_published_loss(published_ptq() if published is None else published)
+    rows = _with_published_loss(published_ptq())
     rows["scheme"] = rows["precision"].replace({"int8": int8})
     wanted = ["algo", "env_id", "precision", "policy", "seed", "episodes", "mean", "mean_low",
               "mean_high", "loss", "loss_low", "loss_high", "p_no_loss", "p_loss", "keys"]
