@@ -38,22 +38,20 @@ from quarl_nb.report.pvalues import holm, least_p
 from quarl_nb.report.stats import ALPHA, MARGIN, Interval
 
 
-def speedup_above(
-    records: pd.DataFrame, precisions: Sequence[str], factor: float, algos: Sequence[str] = ()
-) -> Finding:
+def speedup_above(records: pd.DataFrame, precisions: Sequence[str], factor: float) -> Finding:
     """Time to 95 % reward, fp32 (torch) over actors of every one of `precisions`.
 
     Reproduced when every task's interval is above `factor`, not reproduced when one is below it,
     corrected for all tasks.
     """
-    rows = _speedups(records, precisions, algos)
+    rows = _speedups(records, precisions)
     if rows.empty:
         return NOT_MEASURED
     low, most = rows["speedup_torch_low"], rows["speedup_torch_most"]
     verdict: Verdict = "reproduced" \
-        if (low > factor).all() and every_task(rows, precisions, algos) \
+        if (low > factor).all() and every_task(rows, precisions) \
         else "not reproduced" if (most < factor).any() else "inconclusive"
-    text = _range_text(rows, algos) + unmeasured_told(rows, precisions)
+    text = _range_text(rows) + unmeasured_told(rows, precisions)
     return finding(verdict, rows, text, _least(rows, "speedup_torch"), MIN_REDRAWN_RUNS)
 
 
