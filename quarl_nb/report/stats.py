@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 from scipy.stats import norm
 from scipy.stats import t as student
@@ -28,6 +29,11 @@ class Interval:
     value: float
     low: float
     high: float
+
+    @classmethod
+    def of(cls, row: pd.Series, name: str) -> Interval:
+        """The columns `name`, `name`_low and `name`_high of a row."""
+        return cls(*(float(row[f"{name}{end}"]) for end in ("", "_low", "_high")))
 
     def __str__(self) -> str:
         if math.isnan(self.low):

@@ -10,13 +10,7 @@ import pandas as pd
 
 from quarl_nb.report.actorq.actors import INT8
 from quarl_nb.report.actorq.curves import TASKS
-from quarl_nb.report.actorq.findings import (
-    finding,
-    interval_of,
-    missing_tasks,
-    tasks_told,
-    told,
-)
+from quarl_nb.report.actorq.findings import finding, missing_tasks, tasks_told, told
 from quarl_nb.report.actorq.parts import communication_speedups, step_parts
 from quarl_nb.report.actorq.runs import BUT_PULLS, MACHINE, learning_runs
 from quarl_nb.report.actorq.runtime_rules import FP32, actor_parts
@@ -62,7 +56,7 @@ def communication_helps(records: pd.DataFrame, pull_period: int, factor: float) 
     if most["speedup_least"] > 1 and most["speedup_high"] >= factor:
         verdict = "reproduced"
     text = f"{_communication_text(rows)}; {tasks_told(rows)}"
-    return finding(verdict, rows, text, interval_of(most, "speedup"))
+    return finding(verdict, rows, text, Interval.of(most, "speedup"))
 
 
 def communication_matters_little(records: pd.DataFrame, pull_period: int) -> Finding:
@@ -77,7 +71,7 @@ def communication_matters_little(records: pd.DataFrame, pull_period: int) -> Fin
     verdict: Verdict = "reproduced" if within.all() else "not reproduced" if apart.any() \
         else "inconclusive"
     most = rows.loc[(rows["speedup"] - 1).abs().idxmax()]
-    return finding(verdict, rows, _communication_text(rows), interval_of(most, "speedup"))
+    return finding(verdict, rows, _communication_text(rows), Interval.of(most, "speedup"))
 
 
 def gains_by_scenario(records: pd.DataFrame, heavy: int, rare: int) -> Finding:

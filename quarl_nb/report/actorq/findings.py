@@ -98,8 +98,3 @@ def tasks_told(rows: pd.DataFrame, algos: Sequence[str] = ()) -> str:
 def told(row: pd.Series, name: str) -> str:
     """`interval_text` for the words of a verdict, which are plain ASCII."""
     return interval_text(row, name, infinity="inf")
-
-
-def interval_of(row: pd.Series, name: str) -> Interval:
-    """The columns `name`, `name`_low and `name`_high."""
-    return Interval(*(float(row[f"{name}{end}"]) for end in ("", "_low", "_high")))

@@ -144,7 +144,7 @@ def int8_inference_faster(records: pd.DataFrame, networks: Sequence[str]) -> Fin
     verdict: Verdict = "reproduced" if faster and len(asked) == len(networks) \
         else "not reproduced" if slower else "inconclusive"
     worst = asked.loc[asked["over_ort"].idxmin()]
-    interval = Interval(worst["over_ort"], worst["over_ort_low"], worst["over_ort_high"])
+    interval = Interval.of(worst, "over_ort")
     text = "; ".join(f"{row.network} {row.over_torch:.1f}x against torch, {row.over_ort:.1f}x "
                      "against the same runtime" for row in rows.itertuples())
     keys = records[(records["batch"] == 1) & records["precision"].isin(["fp32", "int8"])]["key"]

@@ -15,7 +15,6 @@ from quarl_nb.report.actorq.findings import (
     MIN_REDRAWN_RUNS,
     every_task,
     finding,
-    interval_of,
     preferred,
     range_verdict,
     tasks_told,
@@ -112,7 +111,7 @@ def returns_kept(
     if len(rows) * least_p(most_pairs) > ALPHA:
         text += f" (too few runs for a loss to show, corrected for {len(rows)} comparisons)"
     text += unmeasured_told(rows, precisions)
-    return finding(verdict, rows, text, interval_of(worst, measure))
+    return finding(verdict, rows, text, Interval.of(worst, measure))
 
 
 def fewer_steps(records: pd.DataFrame, precision: str, env_ids: Sequence[str]) -> Finding:
@@ -160,7 +159,7 @@ def rare_pulls_harm(records: pd.DataFrame) -> Finding:
         if (found["area_loss_p_no_loss"] <= ALPHA).all() else "inconclusive"
     worst = found.loc[found["area_loss"].idxmax()]
     text = "loss of mean return: " + "; ".join(found["text"])
-    return finding(verdict, found, text, interval_of(worst, "area_loss"), possible=True)
+    return finding(verdict, found, text, Interval.of(worst, "area_loss"), possible=True)
 
 
 def rare_pulls_slower(
@@ -223,4 +222,4 @@ def _range_text(rows: pd.DataFrame, algos: Sequence[str] = ()) -> str:
 
 
 def _least(rows: pd.DataFrame, name: str) -> Interval:
-    return interval_of(rows.loc[rows[name].idxmin()], name)
+    return Interval.of(rows.loc[rows[name].idxmin()], name)

@@ -12,7 +12,6 @@ from itertools import product
 
 import pandas as pd
 
-from quarl_nb.report.actorq.findings import interval_of
 from quarl_nb.report.actorq.tables import loss_text
 from quarl_nb.report.actorq.variants import VARIANTS, variant_rows
 from quarl_nb.report.findings import NOT_MEASURED, Finding, Verdict, keys_of, measured
@@ -99,7 +98,7 @@ def noise_helps(
     if len(noisy):
         text += f" (noise of that size: {_gains(noisy)})"
     deciding = quantized[quantized["algo"].isin(gains & noise_gains or {*algos})]
-    loss = interval_of(deciding.loc[deciding["p_area_gain"].fillna(1).idxmin()], "area_loss")
+    loss = Interval.of(deciding.loc[deciding["p_area_gain"].fillna(1).idxmin()], "area_loss")
     gain = Interval(-loss.value, -loss.high, -loss.low)
     return replace(_finding(verdict, rows, text + missing, "area_loss"), interval=gain)
 
@@ -127,7 +126,7 @@ def _finding(verdict: Verdict, rows: pd.DataFrame, text: str, measure: str) -> F
         verdict = "inconclusive"
         text += f" (only {rows['runs'].min()} of {MIN_RUNS} runs)"
     worst = rows.loc[rows[measure].idxmax()]
-    return Finding(verdict, text, interval_of(worst, measure), keys_of(rows))
+    return Finding(verdict, text, Interval.of(worst, measure), keys_of(rows))
 
 
 def _gains(rows: pd.DataFrame) -> str:

@@ -12,7 +12,6 @@ from quarl_nb.report.actorq.actors import BASELINES, INT8
 from quarl_nb.report.actorq.findings import (
     MIN_REDRAWN_RUNS,
     finding,
-    interval_of,
     missing_tasks,
     preferred,
     range_verdict,
@@ -31,7 +30,7 @@ def carbon_range(records: pd.DataFrame, low: float, high: float) -> Finding:
         return NOT_MEASURED
     least = rows.loc[rows["ratio_torch"].idxmin()]
     verdict = range_verdict(rows, "ratio_torch", low, high)
-    return _finding(verdict, rows, _text(rows), interval_of(least, "ratio_torch"))
+    return _finding(verdict, rows, _text(rows), Interval.of(least, "ratio_torch"))
 
 
 def carbon_mean(records: pd.DataFrame, factor: float) -> Finding:
@@ -68,7 +67,7 @@ def carbon_follows_speed(records: pd.DataFrame) -> Finding:
                      f"{told(row, 'ratio_torch')}" for _, row in rows.iterrows())
     text = f"faster on {len(faster)} of {len(rows)} tasks; fp32 torch over int8: {text}"
     least = rows.loc[rows["ratio_torch"].idxmin()]
-    return _finding(verdict, rows, text, interval_of(least, "ratio_torch"))
+    return _finding(verdict, rows, text, Interval.of(least, "ratio_torch"))
 
 
 def _finding(verdict: Verdict, rows: pd.DataFrame, text: str, interval: Interval) -> Finding:

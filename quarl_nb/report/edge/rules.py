@@ -46,7 +46,7 @@ def int8_speedup(
     text = f"fp32 over int8: {ratios_text(rows)}"
     asked = rows[board] if board.any() else rows[rows["source"] == "measured"]
     best = asked.loc[asked["speedup"].idxmax()]
-    interval = Interval(best["speedup"], best["speedup_low"], best["speedup_high"])
+    interval = Interval.of(best, "speedup")
     return Finding(verdict, text + elsewhere_text(board), interval, keys_of(rows))
 
 

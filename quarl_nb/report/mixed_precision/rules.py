@@ -36,7 +36,7 @@ def half_precision_speedup(records: pd.DataFrame, ratio: float = PUBLISHED) -> F
     fast = (table["training_low"] >= ratio).to_numpy()
     slow = (table["training_high"] < ratio).to_numpy()
     best = table.loc[table["training"].idxmax()]
-    interval = Interval(best["training"], best["training_low"], best["training_high"])
+    interval = Interval.of(best, "training")
     verdict: Verdict = "inconclusive"
     if (fast & kept).any():
         verdict = "reproduced"
