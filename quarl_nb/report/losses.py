@@ -11,7 +11,7 @@ import pandas as pd
 
 from quarl_nb.errors import QuarlError
 from quarl_nb.report.compare import relative_loss
-from quarl_nb.report.stats import Floats, bootstrap_weights, mean_interval
+from quarl_nb.report.stats import Floats, Interval, bootstrap_weights, mean_interval
 
 REFERENCE = "fp32"
 PUBLIC = "public/"
@@ -60,6 +60,14 @@ def percent(fraction: float) -> str:
     """0.0123 as 1.2%, without a negative zero."""
     text = f"{fraction:.1%}"
     return "0.0%" if text == "-0.0%" else text
+
+
+def percent_interval(share: Interval) -> str:
+    """As 1.2% [0.3%, 2.0%]; without an interval where there is none, empty for NaN."""
+    if np.isnan(share.value):
+        return ""
+    text = percent(share.value)
+    return text if np.isnan(share.low) else f"{text} [{percent(share.low)}, {percent(share.high)}]"
 
 
 def policy_label(policy: str) -> str:

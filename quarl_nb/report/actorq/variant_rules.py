@@ -12,10 +12,9 @@ from itertools import product
 
 import pandas as pd
 
-from quarl_nb.report.actorq.tables import loss_text
 from quarl_nb.report.actorq.variants import VARIANTS, variant_rows
 from quarl_nb.report.findings import NOT_MEASURED, Finding, Verdict, keys_of, measured
-from quarl_nb.report.losses import percent
+from quarl_nb.report.losses import percent, percent_interval
 from quarl_nb.report.pvalues import holm
 from quarl_nb.report.stats import ALPHA, Interval
 
@@ -141,4 +140,4 @@ def _gains(rows: pd.DataFrame) -> str:
 def _worst(rows: pd.DataFrame, measure: str) -> str:
     row = rows.loc[rows[measure].idxmax()]
     what = f"{row['algo'].upper()}, {VARIANTS[row['variant']]}"
-    return f"largest loss {loss_text(row, measure)} ({what})"
+    return f"largest loss {percent_interval(Interval.of(row, measure))} ({what})"

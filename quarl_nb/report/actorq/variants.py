@@ -15,8 +15,9 @@ from matplotlib.ticker import MaxNLocator
 
 from quarl_nb.report.actorq.curves import running_mean
 from quarl_nb.report.actorq.runs import mean_return, return_losses
-from quarl_nb.report.actorq.tables import loss_text
+from quarl_nb.report.losses import percent_interval
 from quarl_nb.report.pvalues import sign_flip_p
+from quarl_nb.report.stats import Interval
 from quarl_nb.report.style import (
     BLACK,
     GREY,
@@ -113,11 +114,15 @@ def variant_table(rows: pd.DataFrame) -> pd.DataFrame:
         "algorithm": rows["algo"].str.upper(), "environment": rows["env_id"],
         "what is quantized": rows["variant"].map(VARIANTS),
         "final return": rows["final"].map("{:.0f}".format),
-        "loss of final return": [loss_text(row, "final_loss") for _, row in rows.iterrows()],
+        "loss of final return": _losses(rows, "final_loss"),
         "mean return over the run": rows["area"].map("{:.0f}".format),
-        "loss of mean return": [loss_text(row, "area_loss") for _, row in rows.iterrows()],
+        "loss of mean return": _losses(rows, "area_loss"),
         "runs": rows["runs"],
     })  # fmt: skip
+
+
+def _losses(rows: pd.DataFrame, name: str) -> list[str]:
+    return [percent_interval(Interval.of(row, name)) for _, row in rows.iterrows()]
 
 
 def variant_figure(records: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:

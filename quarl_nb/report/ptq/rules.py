@@ -9,7 +9,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from quarl_nb.report.findings import MIN_EPISODES, NOT_MEASURED, Finding, Verdict, keys_of
-from quarl_nb.report.losses import PUBLIC, paired_losses, percent, ptq_records
+from quarl_nb.report.losses import PUBLIC, paired_losses, percent_interval, ptq_records
 from quarl_nb.report.paper import published_ptq
 from quarl_nb.report.pvalues import holm
 from quarl_nb.report.stats import ALPHA, Interval
@@ -147,12 +147,13 @@ def _every_policy(
     # Beside a verdict stands what decided it, not a larger loss that is less certain.
     shown = losses.loc[best[best.index.isin(failed.index[failed])] if failed.any() else best]
     worst = _worst(shown if len(shown) else losses)
+    loss = percent_interval(_interval(worst)) or "undefined (fp32 earns 0)"
     kind = "equivalent to fp32" if p_good == "p_equivalent" else "without loss"
     losers = [str(policy) for policy, _ in failed.index[failed]]
     who = ", public agents all" if losers and all(p.startswith(PUBLIC) for p in losers) else ""
     text = (
         f"{int(good.sum())} of {len(good)} policies {kind}, {len(losers)} lose more than 5 %{who}; "
-        f"largest loss {'of those ' if losers else ''}{_percent(worst)} "
+        f"largest loss {'of those ' if losers else ''}{loss} "
         f"({worst['policy']}, {worst['precision']}){left_out}"
     )
     return Finding(verdict, text + _few_note(losses), _interval(worst), keys_of(losses))
@@ -205,9 +206,3 @@ def _worst(losses: pd.DataFrame) -> pd.Series:
     """The row of the largest loss; the first where none is defined."""
     defined = losses["loss"].dropna()
     return losses.loc[defined.idxmax()] if len(defined) else losses.iloc[0]
-
-
-def _percent(row: pd.Series) -> str:
-    if pd.isna(row["loss"]):
-        return "undefined (fp32 earns 0)"
-    return f"{percent(row['loss'])} [{percent(row['tost_low'])}, {percent(row['tost_high'])}]"

@@ -8,11 +8,17 @@ import numpy as np
 import pandas as pd
 
 from quarl_nb.report.findings import MIN_EPISODES
-from quarl_nb.report.losses import paired_losses, percent, policy_label, ptq_records
+from quarl_nb.report.losses import (
+    paired_losses,
+    percent,
+    percent_interval,
+    policy_label,
+    ptq_records,
+)
 from quarl_nb.report.paper import published_ptq
 from quarl_nb.report.ptq.summary import ptq_summary
 from quarl_nb.report.ptq.sweet_spots import sweet_spot_table
-from quarl_nb.report.stats import ALPHA, MARGIN
+from quarl_nb.report.stats import ALPHA, MARGIN, Interval
 
 # What stands for the paper's int8 column: 8-bit affine weights, as its own PTQ code does.
 PAPER_INT8 = "affine8"
@@ -97,7 +103,7 @@ def ptq_table(rows: pd.DataFrame, measured_only: bool = False) -> pd.DataFrame:
         line[(head, "measured")] = _reward(row)
         if head != "fp32":
             line[(f"E {head}", "published")] = percent(row['published_loss'])
-            line[(f"E {head}", "measured")] = _loss(row)
+            line[(f"E {head}", "measured")] = percent_interval(Interval.of(row, "loss"))
         line[("verdict", head)] = row["verdict"]
         if pd.notna(row["episodes"]):
             played = episodes.setdefault((str(row["algo"]).upper(), name), {})
@@ -135,7 +141,8 @@ def loss_table(losses: pd.DataFrame) -> pd.DataFrame:
     bits = dict(zip(rows["precision"], rows["bits"].fillna(99), strict=True))
     order = sorted(bits, key=lambda name: (name.rstrip("0123456789"), -bits[name]))
     texts = rows.assign(
-        policy=rows["policy"].map(policy_label), text=[_loss(row) for _, row in rows.iterrows()]
+        policy=rows["policy"].map(policy_label),
+        text=[percent_interval(Interval.of(row, "loss")) for _, row in rows.iterrows()],
     )
     return texts.pivot_table(
         index="policy", columns="precision", values="text", aggfunc=" / ".join
@@ -183,9 +190,3 @@ def _reward(row: pd.Series) -> str:
     digits = 0 if abs(row["mean"]) >= 1000 else 1
     mean, low, high = (f"{row[part]:.{digits}f}" for part in ("mean", "mean_low", "mean_high"))
     return mean if low == mean == high else f"{mean} [{low}, {high}]"
-
-
-def _loss(row: pd.Series) -> str:
-    if pd.isna(row["loss"]):
-        return ""
-    return f"{percent(row['loss'])} [{percent(row['loss_low'])}, {percent(row['loss_high'])}]"
