@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from quarl_nb.report.actorq.actors import BASELINES, COLORS, actor_label
-from quarl_nb.report.findings import NOT_MEASURED, Finding, Verdict, measured, processor
+from quarl_nb.report.findings import NOT_MEASURED, Finding, decided, measured, processor
 from quarl_nb.report.stats import ALPHA, Floats, Interval, median_ratio
 
 RESAMPLES = 2000
@@ -141,8 +141,7 @@ def int8_inference_faster(records: pd.DataFrame, networks: Sequence[str]) -> Fin
         return NOT_MEASURED
     faster = (asked[["over_torch_low", "over_ort_low"]] > 1).all(axis=None)
     slower = (asked[["over_torch_high", "over_ort_high"]] < 1).all(axis=1).any()
-    verdict: Verdict = "reproduced" if faster and len(asked) == len(networks) \
-        else "not reproduced" if slower else "inconclusive"
+    verdict = decided(faster and len(asked) == len(networks), slower)
     worst = asked.loc[asked["over_ort"].idxmin()]
     interval = Interval.of(worst, "over_ort")
     text = "; ".join(f"{row.network} {row.over_torch:.1f}x against torch, {row.over_ort:.1f}x "

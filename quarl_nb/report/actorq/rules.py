@@ -31,7 +31,7 @@ from quarl_nb.report.actorq.runs import (
     speedups,
     steps_ratio,
 )
-from quarl_nb.report.findings import NOT_MEASURED, Finding, Verdict, measured
+from quarl_nb.report.findings import NOT_MEASURED, Finding, decided, measured
 from quarl_nb.report.losses import percent
 from quarl_nb.report.pvalues import holm, least_p
 from quarl_nb.report.stats import ALPHA, MARGIN, Interval
@@ -46,10 +46,8 @@ def speedup_above(records: pd.DataFrame, precisions: Sequence[str], factor: floa
     rows = _speedups(records, precisions)
     if rows.empty:
         return NOT_MEASURED
-    low, most = rows["speedup_torch_low"], rows["speedup_torch_most"]
-    verdict: Verdict = "reproduced" \
-        if (low > factor).all() and every_task(rows, precisions) \
-        else "not reproduced" if (most < factor).any() else "inconclusive"
+    above = (rows["speedup_torch_low"] > factor).all() and every_task(rows, precisions)
+    verdict = decided(above, (rows["speedup_torch_most"] < factor).any())
     text = _range_text(rows) + unmeasured_told(rows, precisions)
     return finding(verdict, rows, text, _least(rows, "speedup_torch"), MIN_REDRAWN_RUNS)
 
@@ -78,8 +76,7 @@ def as_slow_as_fp32(
     low, high = rows["speedup_torch_low"], rows["speedup_torch_high"]
     equal = (low > 1 - MARGIN) & (high < 1 + MARGIN)
     apart = (rows["speedup_torch_least"] > 1 + MARGIN) | (rows["speedup_torch_most"] < 1 - MARGIN)
-    verdict: Verdict = "reproduced" if equal.all() and len(set(rows["env_id"])) == len(env_ids) \
-        else "not reproduced" if apart.any() else "inconclusive"
+    verdict = decided(equal.all() and len(set(rows["env_id"])) == len(env_ids), apart.any())
     return finding(verdict, rows, _range_text(rows), _least(rows, "speedup_torch"),
                    MIN_REDRAWN_RUNS)
 
@@ -99,8 +96,7 @@ def returns_kept(
         return NOT_MEASURED
     kept = rows[f"{measure}_p_no_loss"] <= ALPHA
     lost = holm(rows[f"{measure}_p_loss"].fillna(1).tolist()) <= ALPHA
-    verdict: Verdict = "reproduced" if kept.all() and every_task(rows, precisions) \
-        else "not reproduced" if lost.any() else "inconclusive"
+    verdict = decided(kept.all() and every_task(rows, precisions), lost.any())
     worst = rows.loc[rows[measure].idxmax()]
     of = {"final_loss": "final return", "area_loss": "mean return over the run"}[measure]
     text = (f"{int(kept.sum())} of {len(rows)} without loss of {of}, {int(lost.sum())} lose more "
@@ -120,9 +116,8 @@ def fewer_steps(records: pd.DataFrame, precision: str, env_ids: Sequence[str]) -
     rows = _speedups(records, [precision], (), env_ids, ANYWHERE, "steps_ratio")
     if rows.empty:
         return NOT_MEASURED
-    verdict: Verdict = "reproduced" \
-        if (rows["steps_ratio_low"] > 1).all() and len(set(rows["env_id"])) == len(env_ids) \
-        else "not reproduced" if (rows["steps_ratio_most"] < 1).any() else "inconclusive"
+    fewer = (rows["steps_ratio_low"] > 1).all() and len(set(rows["env_id"])) == len(env_ids)
+    verdict = decided(fewer, (rows["steps_ratio_most"] < 1).any())
     text = "steps of fp32 over those here: " + "; ".join(
         f"{row['task']} {told(row, 'steps_ratio')}" for _, row in rows.iterrows()
     )
@@ -155,8 +150,7 @@ def rare_pulls_harm(records: pd.DataFrame) -> Finding:
     if found.empty:
         return NOT_MEASURED
     lost = holm(found["area_loss_p_loss"].fillna(1).tolist()) <= ALPHA
-    verdict: Verdict = "reproduced" if lost.any() else "not reproduced" \
-        if (found["area_loss_p_no_loss"] <= ALPHA).all() else "inconclusive"
+    verdict = decided(lost.any(), (found["area_loss_p_no_loss"] <= ALPHA).all())
     worst = found.loc[found["area_loss"].idxmax()]
     text = "loss of mean return: " + "; ".join(found["text"])
     return finding(verdict, found, text, Interval.of(worst, "area_loss"), possible=True)
@@ -182,9 +176,8 @@ def rare_pulls_slower(
     found = preferred(pd.DataFrame(learned)) if learned else pd.DataFrame()
     if found.empty:
         return NOT_MEASURED
-    verdict: Verdict = "reproduced" \
-        if (found["ratio_low"] > 1).all() and {*found["env_id"]} == {*env_ids} \
-        else "not reproduced" if (found["ratio_most"] < 1).any() else "inconclusive"
+    slower = (found["ratio_low"] > 1).all() and {*found["env_id"]} == {*env_ids}
+    verdict = decided(slower, (found["ratio_most"] < 1).any())
     text = "; ".join(f"{row['task']} {told(row, 'ratio')}" for _, row in found.iterrows())
     return finding(verdict, found, f"steps at {periods[1]} over {periods[0]}: {text}",
                    _least(found, "ratio"), MIN_REDRAWN_RUNS)  # fmt: skip

@@ -13,7 +13,7 @@ from itertools import product
 import pandas as pd
 
 from quarl_nb.report.actorq.variants import VARIANTS, variant_rows
-from quarl_nb.report.findings import NOT_MEASURED, Finding, Verdict, keys_of, measured
+from quarl_nb.report.findings import NOT_MEASURED, Finding, Verdict, decided, keys_of, measured
 from quarl_nb.report.losses import percent, percent_interval
 from quarl_nb.report.pvalues import holm
 from quarl_nb.report.stats import ALPHA, Interval
@@ -32,8 +32,7 @@ def variants_equal(
     missing = _missing(rows, variants, algos)
     lost = holm(rows["final_loss_p_loss"].fillna(1).tolist()) <= ALPHA
     equal = rows["final_loss_p_equivalent"] <= ALPHA
-    verdict: Verdict = "reproduced" if equal.all() and not missing \
-        else "not reproduced" if lost.any() else "inconclusive"
+    verdict = decided(equal.all() and not missing, lost.any())
     text = (f"{int(equal.sum())} of {len(rows)} within 5 % of {base}, {int(lost.sum())} lose more; "
             f"{_worst(rows, 'final_loss')}{missing}")  # fmt: skip
     return _finding(verdict, rows, text, "final_loss")
@@ -48,8 +47,7 @@ def variant_keeps_return(records: pd.DataFrame, variant: str, algos: Sequence[st
     missing = _missing(rows, [variant], algos)
     kept = (rows["final_loss_p_no_loss"] <= ALPHA) & (rows["final"] > rows["initial"])
     lost = holm(rows["final_loss_p_loss"].fillna(1).tolist()) <= ALPHA
-    verdict: Verdict = "reproduced" if kept.all() and not missing \
-        else "not reproduced" if lost.any() else "inconclusive"
+    verdict = decided(kept.all() and not missing, lost.any())
     text = (f"without loss with {', '.join(rows['algo'][kept].str.upper()) or 'none'} of "
             f"{len(algos)} algorithms; {_worst(rows, 'final_loss')}{missing}")  # fmt: skip
     return _finding(verdict, rows, text, "final_loss")
@@ -66,8 +64,7 @@ def some_variant_loses(
     missing = _missing(rows, variants, algos)
     lost = holm(rows["final_loss_p_loss"].fillna(1).tolist()) <= ALPHA
     kept = (rows["final_loss_p_no_loss"] <= ALPHA).all() and not missing
-    verdict: Verdict = "reproduced" if lost.any() else "not reproduced" if kept \
-        else "inconclusive"
+    verdict = decided(lost.any(), kept)
     # While a study is measured anew, an algorithm may be there with two trainings.
     text = "; ".join(f"{VARIANTS[str(variant)]}: {algo[lost[algo.index]].nunique()} of "
                      f"{algo.nunique()} algorithms lose more than 5 %"
@@ -91,8 +88,7 @@ def noise_helps(
     gained = holm(rows["p_area_gain"].fillna(1).tolist()) <= ALPHA
     gains, noise_gains = ({*side["algo"][gained[side.index]]} for side in (quantized, noisy))
     no_gain = (quantized["area_loss_p_no_gain"] <= ALPHA).all() and not missing
-    verdict: Verdict = "reproduced" if gains & noise_gains \
-        else "not reproduced" if no_gain and not gains else "inconclusive"
+    verdict = decided(bool(gains & noise_gains), no_gain and not gains)
     text = f"gain of mean return over fp32: {_gains(quantized)}"
     if len(noisy):
         text += f" (noise of that size: {_gains(noisy)})"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from quarl_nb.report.findings import NOT_MEASURED, Finding, Verdict, keys_of, measured
+from quarl_nb.report.findings import NOT_MEASURED, Finding, decided, keys_of, measured
 from quarl_nb.report.mixed_precision.rewards import relative_gains, trainings
 from quarl_nb.report.mixed_precision.speedups import PUBLISHED, speedups
 from quarl_nb.report.pvalues import holm
@@ -37,11 +37,7 @@ def half_precision_speedup(records: pd.DataFrame, ratio: float = PUBLISHED) -> F
     slow = (table["training_high"] < ratio).to_numpy()
     best = table.loc[table["training"].idxmax()]
     interval = Interval.of(best, "training")
-    verdict: Verdict = "inconclusive"
-    if (fast & kept).any():
-        verdict = "reproduced"
-    elif (slow | lost).all():
-        verdict = "not reproduced"
+    verdict = decided((fast & kept).any(), (slow | lost).all())
     text = (f"training steps {interval} times as fast, policy {best['policy']} in "
             f"{best['precision']} on {best['device']}")  # fmt: skip
     known = sum(len(gain) >= MIN_SEEDS for gain in gains)

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from quarl_nb.report.findings import MIN_EPISODES, NOT_MEASURED, Finding, Verdict, keys_of
+from quarl_nb.report.findings import MIN_EPISODES, NOT_MEASURED, Finding, Verdict, decided, keys_of
 from quarl_nb.report.losses import PUBLIC, paired_losses, percent_interval, ptq_records
 from quarl_nb.report.paper import published_ptq
 from quarl_nb.report.pvalues import holm
@@ -63,14 +63,8 @@ def hardness_differs(
     text += f", in {' or '.join(precisions)}"
     text += left_out
     worst = _worst(losses)
-    if _too_few(losses, min_policies):
-        verdict: Verdict = "inconclusive"
-    elif hard.any() and easy.any():
-        verdict = "reproduced"
-    elif hard.all() or easy.all():
-        verdict = "not reproduced"
-    else:
-        verdict = "inconclusive"
+    verdict: Verdict = "inconclusive" if _too_few(losses, min_policies) \
+        else decided(hard.any() and easy.any(), hard.all() or easy.all())
     return Finding(verdict, f"{text}{_few_note(losses)}", _interval(worst), keys_of(losses))
 
 
@@ -100,10 +94,8 @@ def wider_weights_lose_more(
     if len(pairs) < min_policies:
         return Finding("inconclusive", f"only {len(pairs)} policies{left_out}", None, keys)
     found = _rank_correlation(pairs[["width", "loss"]].to_numpy(float))
-    verdict: Verdict = "inconclusive"
-    if not _too_few(pairs, min_policies):
-        verdict = "reproduced" if found.low > 0 else "not reproduced" if found.high < 0.1 \
-            else verdict
+    verdict: Verdict = "inconclusive" if _too_few(pairs, min_policies) \
+        else decided(found.low > 0, found.high < 0.1)
     text = f"rank correlation {found} of {width} and loss over {len(pairs)} policies{left_out}"
     return Finding(verdict, text + _few_note(pairs), found, keys)
 
@@ -136,12 +128,8 @@ def _every_policy(
     # The best width of a policy: Bonferroni for a good one; to fail, all widths must.
     good = np.minimum(by_policy[p_good].min() * len(set(precisions)), 1) <= ALPHA
     failed = (holm(by_policy["p_loss"].max().tolist()) <= ALPHA) & generous
-    if good.all() and not _too_few(losses, min_policies):
-        verdict: Verdict = "reproduced"
-    elif failed.any() and losses["episodes"].min() >= MIN_EPISODES:
-        verdict = "not reproduced"
-    else:
-        verdict = "inconclusive"
+    verdict = decided(good.all() and not _too_few(losses, min_policies),
+                      failed.any() and losses["episodes"].min() >= MIN_EPISODES)  # fmt: skip
     # Where fp32 earns 0 there is no loss, nor a best width.
     best = losses.dropna(subset="loss").groupby(["policy", "seed"], dropna=False)["loss"].idxmin()
     # Beside a verdict stands what decided it, not a larger loss that is less certain.

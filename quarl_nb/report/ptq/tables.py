@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pandas as pd
 
-from quarl_nb.report.findings import MIN_EPISODES
+from quarl_nb.report.findings import MIN_EPISODES, decided
 from quarl_nb.report.losses import (
     paired_losses,
     percent,
@@ -81,9 +81,7 @@ def _verdict(row: pd.Series) -> str:
     else:
         lost, kept = row["p_loss"] <= ALPHA, row["p_no_loss"] <= ALPHA
         good, bad = (lost, kept) if row["published_loss"] > MARGIN else (kept, lost)
-    if row["episodes"] < MIN_EPISODES or not (good or bad):
-        return "inconclusive"
-    return "reproduced" if good else "not reproduced"
+    return "inconclusive" if row["episodes"] < MIN_EPISODES else decided(good, bad)
 
 
 def ptq_table(rows: pd.DataFrame, measured_only: bool = False) -> pd.DataFrame:
