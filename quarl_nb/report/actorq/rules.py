@@ -146,9 +146,9 @@ def rare_pulls_harm(records: pd.DataFrame) -> Finding:
                         f"from {periods.min()} to {periods.max()} steps, age "
                         f"{often['age_mean'].mean():.3g} to {rare['age_mean'].mean():.3g} updates",
             })  # fmt: skip
-    found = preferred(pd.DataFrame(rows)) if rows else pd.DataFrame()
-    if found.empty:
+    if not rows:
         return NOT_MEASURED
+    found = preferred(pd.DataFrame(rows))
     lost = holm(found["area_loss_p_loss"].fillna(1).tolist()) <= ALPHA
     verdict = decided(lost.any(), (found["area_loss_p_no_loss"] <= ALPHA).all())
     worst = found.loc[found["area_loss"].idxmax()]
@@ -173,9 +173,9 @@ def rare_pulls_slower(
                 "runs": min(len(often), len(rare)), "keys": (*often["key"], *rare["key"]),
             })  # fmt: skip
     learned = [row for row in rows if not np.isnan(row["ratio"])]
-    found = preferred(pd.DataFrame(learned)) if learned else pd.DataFrame()
-    if found.empty:
+    if not learned:
         return NOT_MEASURED
+    found = preferred(pd.DataFrame(learned))
     slower = (found["ratio_low"] > 1).all() and {*found["env_id"]} == {*env_ids}
     verdict = decided(slower, (found["ratio_most"] < 1).any())
     text = "; ".join(f"{row['task']} {told(row, 'ratio')}" for _, row in found.iterrows())

@@ -7,7 +7,6 @@ same training seed are paired, and no verdict rests on fewer than `MIN_RUNS`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import product
 
 import pandas as pd
@@ -33,9 +32,8 @@ def variants_equal(
     lost = holm(rows["final_loss_p_loss"].fillna(1).tolist()) <= ALPHA
     equal = rows["final_loss_p_equivalent"] <= ALPHA
     verdict = decided(equal.all() and not missing, lost.any())
-    text = (f"{int(equal.sum())} of {len(rows)} within 5 % of {base}, {int(lost.sum())} lose more; "
-            f"{_worst(rows, 'final_loss')}{missing}")  # fmt: skip
-    return _finding(verdict, rows, text, "final_loss")
+    text = f"{int(equal.sum())} of {len(rows)} within 5 % of {base}, {int(lost.sum())} lose more"
+    return _of_final_return(verdict, rows, text, missing)
 
 
 def variant_keeps_return(records: pd.DataFrame, variant: str, algos: Sequence[str]) -> Finding:
@@ -49,8 +47,8 @@ def variant_keeps_return(records: pd.DataFrame, variant: str, algos: Sequence[st
     lost = holm(rows["final_loss_p_loss"].fillna(1).tolist()) <= ALPHA
     verdict = decided(kept.all() and not missing, lost.any())
     text = (f"without loss with {', '.join(rows['algo'][kept].str.upper()) or 'none'} of "
-            f"{len(algos)} algorithms; {_worst(rows, 'final_loss')}{missing}")  # fmt: skip
-    return _finding(verdict, rows, text, "final_loss")
+            f"{len(algos)} algorithms")  # fmt: skip
+    return _of_final_return(verdict, rows, text, missing)
 
 
 def some_variant_loses(
@@ -69,7 +67,7 @@ def some_variant_loses(
     text = "; ".join(f"{VARIANTS[str(variant)]}: {algo[lost[algo.index]].nunique()} of "
                      f"{algo.nunique()} algorithms lose more than 5 %"
                      for variant, algo in rows.groupby("variant", sort=False)["algo"])  # fmt: skip
-    return _finding(verdict, rows, f"{text}; {_worst(rows, 'final_loss')}{missing}", "final_loss")
+    return _of_final_return(verdict, rows, text, missing)
 
 
 def noise_helps(
@@ -95,7 +93,7 @@ def noise_helps(
     deciding = quantized[quantized["algo"].isin(gains & noise_gains or {*algos})]
     loss = Interval.of(deciding.loc[deciding["p_area_gain"].fillna(1).idxmin()], "area_loss")
     gain = Interval(-loss.value, -loss.high, -loss.low)
-    return replace(_finding(verdict, rows, text + missing, "area_loss"), interval=gain)
+    return _finding(verdict, rows, text + missing, gain)
 
 
 def _rows(
@@ -116,12 +114,19 @@ def _missing(rows: pd.DataFrame, variants: Sequence[str], algos: Sequence[str]) 
     return f" (not measured: {'; '.join(gone)})" if gone else ""
 
 
-def _finding(verdict: Verdict, rows: pd.DataFrame, text: str, measure: str) -> Finding:
+def _of_final_return(verdict: Verdict, rows: pd.DataFrame, text: str, missing: str) -> Finding:
+    """A finding that tells the largest loss of the final return."""
+    worst = rows.loc[rows["final_loss"].idxmax()]
+    loss, variant = Interval.of(worst, "final_loss"), VARIANTS[worst["variant"]]
+    text += f"; largest loss {percent_interval(loss)} ({worst['algo'].upper()}, {variant}){missing}"
+    return _finding(verdict, rows, text, loss)
+
+
+def _finding(verdict: Verdict, rows: pd.DataFrame, text: str, interval: Interval) -> Finding:
     if rows["runs"].min() < MIN_RUNS:
         verdict = "inconclusive"
         text += f" (only {rows['runs'].min()} of {MIN_RUNS} runs)"
-    worst = rows.loc[rows[measure].idxmax()]
-    return Finding(verdict, text, Interval.of(worst, measure), keys_of(rows))
+    return Finding(verdict, text, interval, keys_of(rows))
 
 
 def _gains(rows: pd.DataFrame) -> str:
@@ -131,9 +136,3 @@ def _gains(rows: pd.DataFrame) -> str:
         value, low, high = (percent(-row[f"area_loss{end}"]) for end in ("", "_high", "_low"))
         texts.append(f"{row['algo'].upper()} {value} [{low}, {high}]")
     return "; ".join(texts)
-
-
-def _worst(rows: pd.DataFrame, measure: str) -> str:
-    row = rows.loc[rows[measure].idxmax()]
-    what = f"{row['algo'].upper()}, {VARIANTS[row['variant']]}"
-    return f"largest loss {percent_interval(Interval.of(row, measure))} ({what})"
