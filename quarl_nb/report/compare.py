@@ -21,7 +21,7 @@ from quarl_nb.report.stats import (
 )
 
 
-def paired_difference(x: Floats, y: Floats, weights: Floats, confidence: float = 0.95) -> Interval:
+def paired_difference(x: Floats, y: Floats, weights: Floats) -> Interval:
     """Mean of x - y over common episode seeds (shape [episodes] each), by paired bootstrap.
 
     Raises:
@@ -29,7 +29,7 @@ def paired_difference(x: Floats, y: Floats, weights: Floats, confidence: float =
     """
     _check_paired(x, y)
     difference = np.asarray(x, float) - np.asarray(y, float)
-    return mean_interval(difference, weights, confidence)
+    return mean_interval(difference, weights)
 
 
 @dataclass(frozen=True)
@@ -53,9 +53,7 @@ class Loss:
         return max(self.p_no_loss, self.p_no_gain)
 
 
-def relative_loss(
-    reference: Floats, treatment: Floats, weights: Floats, margin: float = MARGIN
-) -> Loss:
+def relative_loss(reference: Floats, treatment: Floats, weights: Floats) -> Loss:
     """The loss of `treatment` against `reference`, shape [episodes] each, over common seeds.
 
     The reference's mean is redrawn with the differences, so a reference near zero widens the
@@ -64,7 +62,6 @@ def relative_loss(
 
     Args:
         weights: `bootstrap_weights` of the episodes.
-        margin: what counts as no loss, a fraction of |mean reference|.
 
     Raises:
         QuarlError: not the same episodes, or the reference's mean return is 0.
@@ -79,10 +76,10 @@ def relative_loss(
     value = float((x - y).mean() / abs(x.mean()))
     if len(x) <= FEW:
         loss, room = x - y, np.sign(x.mean()) * x
-        p = [sign_flip_p(margin * room - loss), sign_flip_p(loss - margin * room),
-             sign_flip_p(margin * room + loss)]  # fmt: skip
+        p = [sign_flip_p(MARGIN * room - loss), sign_flip_p(loss - MARGIN * room),
+             sign_flip_p(MARGIN * room + loss)]  # fmt: skip
     else:
-        p = [share(draws >= margin), share(draws <= margin), share(draws <= -margin)]
+        p = [share(draws >= MARGIN), share(draws <= MARGIN), share(draws <= -MARGIN)]
     return Loss(
         percentile_interval(value, draws, expanded(len(x))),
         percentile_interval(value, draws, 1 - 2 * ALPHA),  # where the shares above are 5 %
@@ -113,16 +110,14 @@ class BestOfMany:
         return int(np.lexsort((-self.gain, -self.low, certainty, ~counts))[0])
 
 
-def best_of_many(
-    reference: Floats, treatments: Floats, signs: Floats, alpha: float = ALPHA
-) -> BestOfMany:
+def best_of_many(reference: Floats, treatments: Floats, signs: Floats) -> BestOfMany:
     """Simultaneous p-values and bounds for the gains, from the largest t under flipped signs.
 
     Single-step max-t of Westfall & Young 1993, t being the sum of a treatment's gains over the
     root of their sum of squares. A flip takes an episode's sign in all treatments, which keeps
     their correlation, so that the correction is no larger than it must be. The level holds for
     few episodes too, where the largest of bootstrapped means is too certain: of six and 15
-    treatments that gain nothing, one in three times. `alpha` is one-sided.
+    treatments that gain nothing, one in three times.
 
     Args:
         reference: returns, shape [episodes].
@@ -133,21 +128,21 @@ def best_of_many(
     t = _flipped(gains, signs)
     p_values = (t.max(axis=1)[:, None] >= t[0] - ROUNDING).mean(axis=0)
     mean = gains.mean(axis=1)
-    radius = _radius(gains, mean, signs, alpha)
+    radius = _radius(gains, mean, signs)
     return BestOfMany(mean, mean - radius, mean + radius, p_values)
 
 
-def _radius(gains: Floats, mean: Floats, signs: Floats, alpha: float) -> Floats:
+def _radius(gains: Floats, mean: Floats, signs: Floats) -> Floats:
     """How far from its mean each of `gains` [treatments, episodes] can lie, shape [treatments].
 
     What is flipped is what the means leave: bounds are for whatever gain there is, not for none.
     """
     n = gains.shape[1]
-    if least_p(n) > alpha:
+    if least_p(n) > ALPHA:
         return np.full(len(gains), np.inf)
     left = np.where(alike(gains)[:, None], 0.0, gains - mean[:, None])
     error = np.linalg.norm(left, axis=1) / n
-    top = float(np.quantile(_flipped(left, signs).max(axis=1), 1 - alpha, method="higher"))
+    top = float(np.quantile(_flipped(left, signs).max(axis=1), 1 - ALPHA, method="higher"))
     # Of a gain that lies d off, t = d / (error^2 + d^2 / n)^0.5.
     reach = top / np.sqrt(1 - top**2 / n) if top**2 < n else np.inf
     return np.multiply(error, reach, out=np.zeros_like(error), where=error > 0)

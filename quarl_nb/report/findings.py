@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import numpy as np
 import pandas as pd
 
 from quarl_nb.report.stats import Interval
@@ -23,6 +24,11 @@ class Finding:
     measured: str = ""
     interval: Interval | None = None
     keys: tuple[str, ...] = ()
+
+
+def decided(holds: bool | np.bool_, fails: bool | np.bool_) -> Verdict:
+    """Reproduced where a claim `holds`, else not reproduced where it `fails`, else inconclusive."""
+    return "reproduced" if holds else "not reproduced" if fails else "inconclusive"
 
 
 def measured(records: pd.DataFrame) -> pd.DataFrame:

@@ -11,7 +11,7 @@ import pandas as pd
 
 from quarl_nb.errors import QuarlError
 from quarl_nb.report.compare import relative_loss
-from quarl_nb.report.stats import RESAMPLES, Floats, bootstrap_weights, mean_interval
+from quarl_nb.report.stats import Floats, Interval, bootstrap_weights, mean_interval
 
 REFERENCE = "fp32"
 PUBLIC = "public/"
@@ -62,6 +62,14 @@ def percent(fraction: float) -> str:
     return "0.0%" if text == "-0.0%" else text
 
 
+def percent_interval(share: Interval) -> str:
+    """As 1.2% [0.3%, 2.0%]; without an interval where there is none, empty for NaN."""
+    if np.isnan(share.value):
+        return ""
+    text = percent(share.value)
+    return text if np.isnan(share.low) else f"{text} [{percent(share.low)}, {percent(share.high)}]"
+
+
 def policy_label(policy: str) -> str:
     """`public/a2c-HalfCheetah-v3` as figures write it: A2C HalfCheetah (public)."""
     found = _POLICY.match(policy.removeprefix(PUBLIC))
@@ -80,7 +88,7 @@ _COLUMNS = [
 ]  # fmt: skip
 
 
-def paired_losses(records: pd.DataFrame, resamples: int = RESAMPLES) -> pd.DataFrame:
+def paired_losses(records: pd.DataFrame) -> pd.DataFrame:
     """Loss of every quantized policy against its own fp32 over common episode seeds.
 
     A policy's bootstrap generator is seeded by its name, so that its intervals do not depend on
@@ -109,13 +117,11 @@ def paired_losses(records: pd.DataFrame, resamples: int = RESAMPLES) -> pd.DataF
         reference = group[group["precision"] == REFERENCE]
         if len(reference):
             # Beside records without a seed its column is float: the name must not change with it.
-            rows += _policy_rows(f"{policy}/{float(seed)}", reference.iloc[0], group, resamples)
+            rows += _policy_rows(f"{policy}/{float(seed)}", reference.iloc[0], group)
     return pd.DataFrame(rows, columns=_COLUMNS)
 
 
-def _policy_rows(
-    name: str, reference: pd.Series, group: pd.DataFrame, resamples: int
-) -> list[dict[str, object]]:
+def _policy_rows(name: str, reference: pd.Series, group: pd.DataFrame) -> list[dict[str, object]]:
     weights: dict[int, Floats] = {}  # by the number of episodes
     rows = []
     for _, record in group.iterrows():
@@ -123,7 +129,7 @@ def _policy_rows(
         n = len(base)
         if n not in weights:
             generator = np.random.default_rng(zlib.crc32(name.encode()))
-            weights[n] = bootstrap_weights(n, generator, resamples)
+            weights[n] = bootstrap_weights(n, generator)
         rows.append(_row(reference, record, base, treatment, weights[n]))
     return rows
 

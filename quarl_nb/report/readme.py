@@ -9,8 +9,9 @@ import pandas as pd
 
 from quarl_nb.errors import QuarlError
 from quarl_nb.paths import write_atomically
-from quarl_nb.report.losses import percent
+from quarl_nb.report.losses import percent, percent_interval
 from quarl_nb.report.ptq.tables import row_names
+from quarl_nb.report.stats import Interval
 
 START = "<!-- results: written by `quarl-nb reproduce` from the full records -->"
 END = "<!-- end of results -->"
@@ -57,11 +58,9 @@ def table4(rows: pd.DataFrame) -> str:
         if not {"fp32", "int8"} <= set(at.index):
             continue
         full, eight = at.loc["fp32"], at.loc["int8"]
-        loss = f"{percent(eight['loss'])} [{percent(eight['loss_low'])}, " \
-               f"{percent(eight['loss_high'])}]"
         cells = [f"{str(algo).upper()} {environment}", f"{full['published']:g}", _mean(full),
-                 f"{eight['published']:g}", _mean(eight), percent(eight["published_loss"]), loss,
-                 str(eight["verdict"])]
+                 f"{eight['published']:g}", _mean(eight), percent(eight["published_loss"]),
+                 percent_interval(Interval.of(eight, "loss")), str(eight["verdict"])]
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
 

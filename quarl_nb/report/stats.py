@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 from scipy.stats import norm
 from scipy.stats import t as student
@@ -28,6 +29,11 @@ class Interval:
     value: float
     low: float
     high: float
+
+    @classmethod
+    def of(cls, row: pd.Series, name: str) -> Interval:
+        """The columns `name`, `name`_low and `name`_high of a row."""
+        return cls(*(float(row[f"{name}{end}"]) for end in ("", "_low", "_high")))
 
     def __str__(self) -> str:
         if math.isnan(self.low):
@@ -90,9 +96,8 @@ def stratified_bootstrap(
     statistic: Callable[[Sequence[Floats]], float],
     generator: np.random.Generator,
     resamples: int = RESAMPLES,
-    confidence: float = 0.95,
 ) -> Interval:
-    """Percentile interval of `statistic`; runs are redrawn within each task, never across.
+    """95 % percentile interval of `statistic`; runs are redrawn within each task, never across.
 
     Args:
         scores: one array of shape [runs] a task.
@@ -102,7 +107,7 @@ def stratified_bootstrap(
     draws = [
         statistic([generator.choice(task, len(task)) for task in arrays]) for _ in range(resamples)
     ]
-    return percentile_interval(statistic(arrays), np.array(draws), confidence)
+    return percentile_interval(statistic(arrays), np.array(draws))
 
 
 def percentile_interval(value: float, draws: Floats, confidence: float = 0.95) -> Interval:
@@ -127,14 +132,13 @@ def expanded_reach(n: int, confidence: float) -> float:
     return float(student.ppf((1 + confidence) / 2, n - 1)) * math.sqrt(n / (n - 1))
 
 
-def mean_interval(values: Floats, weights: Floats, confidence: float = 0.95) -> Interval:
-    """Mean of `values` (shape [n]) with the expanded percentile interval of its redraws.
+def mean_interval(values: Floats, weights: Floats) -> Interval:
+    """Mean of `values` (shape [n]) with the expanded 95 % percentile interval of its redraws.
 
     Args:
         weights: `bootstrap_weights` of the n, shape [resamples, n].
     """
-    level = expanded(len(values), confidence)
-    return percentile_interval(float(values.mean()), weights @ values, level)
+    return percentile_interval(float(values.mean()), weights @ values, expanded(len(values)))
 
 
 def median_ratio(

@@ -10,17 +10,11 @@ import pandas as pd
 
 from quarl_nb.report.actorq.actors import INT8
 from quarl_nb.report.actorq.curves import TASKS
-from quarl_nb.report.actorq.findings import (
-    finding,
-    interval_of,
-    missing_tasks,
-    tasks_told,
-    told,
-)
+from quarl_nb.report.actorq.findings import finding, missing_tasks, tasks_told, told
 from quarl_nb.report.actorq.parts import communication_speedups, step_parts
 from quarl_nb.report.actorq.runs import BUT_PULLS, MACHINE, learning_runs
 from quarl_nb.report.actorq.runtime_rules import FP32, actor_parts
-from quarl_nb.report.findings import NOT_MEASURED, Finding, Verdict, keys_of, measured
+from quarl_nb.report.findings import NOT_MEASURED, Finding, decided, keys_of, measured
 from quarl_nb.report.stats import ALPHA, MARGIN, Interval, ratio_of_means
 
 ON_ONE_MACHINE = [*BUT_PULLS, *MACHINE]  # what runs at two pull periods have in common
@@ -58,11 +52,9 @@ def communication_helps(records: pd.DataFrame, pull_period: int, factor: float) 
         return NOT_MEASURED
     most = rows.loc[rows["speedup"].idxmax()]
     below = (rows["speedup_most"] < factor).all() and not missing_tasks(rows)
-    verdict: Verdict = "not reproduced" if below else "inconclusive"
-    if most["speedup_least"] > 1 and most["speedup_high"] >= factor:
-        verdict = "reproduced"
+    verdict = decided(most["speedup_least"] > 1 and most["speedup_high"] >= factor, below)
     text = f"{_communication_text(rows)}; {tasks_told(rows)}"
-    return finding(verdict, rows, text, interval_of(most, "speedup"))
+    return finding(verdict, rows, text, Interval.of(most, "speedup"))
 
 
 def communication_matters_little(records: pd.DataFrame, pull_period: int) -> Finding:
@@ -74,10 +66,9 @@ def communication_matters_little(records: pd.DataFrame, pull_period: int) -> Fin
     low, high = rows["speedup_low"], rows["speedup_high"]
     within = (low > 1 - MARGIN) & (high < 1 + MARGIN)
     apart = (rows["speedup_least"] > 1 + MARGIN) | (rows["speedup_most"] < 1 - MARGIN)
-    verdict: Verdict = "reproduced" if within.all() else "not reproduced" if apart.any() \
-        else "inconclusive"
+    verdict = decided(within.all(), apart.any())
     most = rows.loc[(rows["speedup"] - 1).abs().idxmax()]
-    return finding(verdict, rows, _communication_text(rows), interval_of(most, "speedup"))
+    return finding(verdict, rows, _communication_text(rows), Interval.of(most, "speedup"))
 
 
 def gains_by_scenario(records: pd.DataFrame, heavy: int, rare: int) -> Finding:
@@ -103,8 +94,7 @@ def gains_by_scenario(records: pd.DataFrame, heavy: int, rare: int) -> Finding:
         return NOT_MEASURED
     found = pd.DataFrame(rows)
     every = [gain for row in rows for gain in (row["communication"], row["compute"])]
-    verdict: Verdict = "reproduced" if all(gain.low > 1 for gain in every) \
-        else "not reproduced" if any(gain.high < 1 for gain in every) else "inconclusive"
+    verdict = decided(all(gain.low > 1 for gain in every), any(gain.high < 1 for gain in every))
     text = "; ".join(f"{row['task']} communication {row['communication'].value:.2f}x, compute "
                      f"{row['compute'].value:.2f}x" for row in rows)
     text = (f"gain of communication at {heavy} over that at {rare} steps, of compute at {rare} "

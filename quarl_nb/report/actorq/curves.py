@@ -92,9 +92,9 @@ class Redrawn:
 
     Attributes:
         actors: the runs of each kind of actor. fp32: those of all full-precision kinds.
-        weights: of each kind's runs, shape [1 + resamples, runs]: the first row is the estimate
+        weights: of each kind's runs, shape [1 + RESAMPLES, runs]: the first row is the estimate
             itself, the others are redrawn runs.
-        level: `reward_level` of `fp32`, redrawn with them, shape [1 + resamples].
+        level: `reward_level` of `fp32`, redrawn with them, shape [1 + RESAMPLES].
         generator: what they were drawn with.
     """
 
@@ -113,13 +113,13 @@ class Redrawn:
         return tuple(dict.fromkeys([*self.fp32["key"], *self.actors[actor]["key"]]))
 
 
-def redraw(group: pd.DataFrame, resamples: int = RESAMPLES) -> Redrawn:
+def redraw(group: pd.DataFrame) -> Redrawn:
     """Redraw the runs of one setting, at least one of them fp32."""
     generator = np.random.default_rng(zlib.crc32(str(group["task"].iloc[0]).encode()))
     actors = {str(name): rows for name, rows in group.groupby("actor", sort=False)}
     weights = {
         name: np.vstack([np.full(len(rows), 1 / len(rows)),
-                         bootstrap_weights(len(rows), generator, resamples)])
+                         bootstrap_weights(len(rows), generator, RESAMPLES)])
         for name, rows in actors.items()
     }  # fmt: skip
     full = dict.fromkeys(group["actor"][group["precision"] == "fp32"])

@@ -59,12 +59,9 @@ def missing_tasks(rows: pd.DataFrame, algos: Sequence[str] = ()) -> set[str]:
     return set(tasks) - set(rows["task"])
 
 
-def every_task(
-    rows: pd.DataFrame, precisions: Sequence[str], algos: Sequence[str] = ()
-) -> bool:
+def every_task(rows: pd.DataFrame, precisions: Sequence[str]) -> bool:
     """Whether each task of Table 2 is measured in each of these precisions."""
-    return not any(missing_tasks(rows[rows["precision"] == precision], algos)
-                   for precision in precisions)
+    return not any(missing_tasks(rows[rows["precision"] == each]) for each in precisions)
 
 
 def unmeasured_told(rows: pd.DataFrame, precisions: Sequence[str]) -> str:
@@ -101,8 +98,3 @@ def tasks_told(rows: pd.DataFrame, algos: Sequence[str] = ()) -> str:
 def told(row: pd.Series, name: str) -> str:
     """`interval_text` for the words of a verdict, which are plain ASCII."""
     return interval_text(row, name, infinity="inf")
-
-
-def interval_of(row: pd.Series, name: str) -> Interval:
-    """The columns `name`, `name`_low and `name`_high."""
-    return Interval(*(float(row[f"{name}{end}"]) for end in ("", "_low", "_high")))

@@ -10,14 +10,14 @@ import numpy as np
 import pandas as pd
 
 from quarl_nb.report.actorq.actors import BASELINES, COLORS, actor_label
-from quarl_nb.report.findings import NOT_MEASURED, Finding, Verdict, measured, processor
+from quarl_nb.report.findings import NOT_MEASURED, Finding, decided, measured, processor
 from quarl_nb.report.stats import ALPHA, Floats, Interval, median_ratio
 
 RESAMPLES = 2000
 SQUARE = re.compile(r"(\d+)x3")  # three hidden layers of one width
 
 
-def latency_rows(records: pd.DataFrame, resamples: int = RESAMPLES) -> pd.DataFrame:
+def latency_rows(records: pd.DataFrame) -> pd.DataFrame:
     """One row a network, engine and batch, networks from few weights to many.
 
     Args:
@@ -48,7 +48,7 @@ def latency_rows(records: pd.DataFrame, resamples: int = RESAMPLES) -> pd.DataFr
                 ratio = Interval(*3 * [float("nan")])
                 peer = engines.loc[base] if base in engines.index else None
                 if peer is not None and processor(peer) == processor(row):
-                    ratio = median_ratio(_blocks(peer), _blocks(row), generator, resamples)
+                    ratio = median_ratio(_blocks(peer), _blocks(row), generator, RESAMPLES)
                 line |= {f"over_{short}": ratio.value, f"over_{short}_low": ratio.low,
                          f"over_{short}_high": ratio.high}  # fmt: skip
             found.append(line)
@@ -141,10 +141,9 @@ def int8_inference_faster(records: pd.DataFrame, networks: Sequence[str]) -> Fin
         return NOT_MEASURED
     faster = (asked[["over_torch_low", "over_ort_low"]] > 1).all(axis=None)
     slower = (asked[["over_torch_high", "over_ort_high"]] < 1).all(axis=1).any()
-    verdict: Verdict = "reproduced" if faster and len(asked) == len(networks) \
-        else "not reproduced" if slower else "inconclusive"
+    verdict = decided(faster and len(asked) == len(networks), slower)
     worst = asked.loc[asked["over_ort"].idxmin()]
-    interval = Interval(worst["over_ort"], worst["over_ort_low"], worst["over_ort_high"])
+    interval = Interval.of(worst, "over_ort")
     text = "; ".join(f"{row.network} {row.over_torch:.1f}x against torch, {row.over_ort:.1f}x "
                      "against the same runtime" for row in rows.itertuples())
     keys = records[(records["batch"] == 1) & records["precision"].isin(["fp32", "int8"])]["key"]

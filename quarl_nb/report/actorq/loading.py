@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from quarl_nb.report.findings import NOT_MEASURED, Finding, Verdict, measured
+from quarl_nb.report.findings import NOT_MEASURED, Finding, decided, measured
 from quarl_nb.report.stats import Interval, median_ratio
 
 # A way of loading, as a record names its seconds; what every other is compared with comes first.
@@ -80,9 +80,8 @@ def loads_slower(
         return NOT_MEASURED
     record = asked.iloc[0]
     ratios = {way: _ratio(record, way, than) for way in slower}
-    verdict: Verdict = "reproduced" if all(ratio.low > 1 for ratio in ratios.values()) \
-        else "not reproduced" if any(ratio.high < 1 for ratio in ratios.values()) \
-        else "inconclusive"  # fmt: skip
+    verdict = decided(all(ratio.low > 1 for ratio in ratios.values()),
+                      any(ratio.high < 1 for ratio in ratios.values()))  # fmt: skip
     times = {way: 1e3 * float(np.median(_seconds(record, way))) for way in (*slower, than)}
     text = f"{network}: " + ", ".join(f"{WAYS[way]} {ms:.2g} ms" for way, ms in times.items())
     least = min(ratios.values(), key=lambda ratio: ratio.value)

@@ -15,7 +15,6 @@ from quarl_nb.report.actorq.findings import (
     MIN_REDRAWN_RUNS,
     every_task,
     finding,
-    interval_of,
     preferred,
     range_verdict,
     tasks_told,
@@ -32,30 +31,24 @@ from quarl_nb.report.actorq.runs import (
     speedups,
     steps_ratio,
 )
-from quarl_nb.report.findings import NOT_MEASURED, Finding, Verdict, measured
+from quarl_nb.report.findings import NOT_MEASURED, Finding, decided, measured
 from quarl_nb.report.losses import percent
 from quarl_nb.report.pvalues import holm, least_p
 from quarl_nb.report.stats import ALPHA, MARGIN, Interval
 
-RESAMPLES = 2000
 
-
-def speedup_above(
-    records: pd.DataFrame, precisions: Sequence[str], factor: float, algos: Sequence[str] = ()
-) -> Finding:
+def speedup_above(records: pd.DataFrame, precisions: Sequence[str], factor: float) -> Finding:
     """Time to 95 % reward, fp32 (torch) over actors of every one of `precisions`.
 
     Reproduced when every task's interval is above `factor`, not reproduced when one is below it,
     corrected for all tasks.
     """
-    rows = _speedups(records, precisions, algos)
+    rows = _speedups(records, precisions)
     if rows.empty:
         return NOT_MEASURED
-    low, most = rows["speedup_torch_low"], rows["speedup_torch_most"]
-    verdict: Verdict = "reproduced" \
-        if (low > factor).all() and every_task(rows, precisions, algos) \
-        else "not reproduced" if (most < factor).any() else "inconclusive"
-    text = _range_text(rows, algos) + unmeasured_told(rows, precisions)
+    above = (rows["speedup_torch_low"] > factor).all() and every_task(rows, precisions)
+    verdict = decided(above, (rows["speedup_torch_most"] < factor).any())
+    text = _range_text(rows) + unmeasured_told(rows, precisions)
     return finding(verdict, rows, text, _least(rows, "speedup_torch"), MIN_REDRAWN_RUNS)
 
 
@@ -83,8 +76,7 @@ def as_slow_as_fp32(
     low, high = rows["speedup_torch_low"], rows["speedup_torch_high"]
     equal = (low > 1 - MARGIN) & (high < 1 + MARGIN)
     apart = (rows["speedup_torch_least"] > 1 + MARGIN) | (rows["speedup_torch_most"] < 1 - MARGIN)
-    verdict: Verdict = "reproduced" if equal.all() and len(set(rows["env_id"])) == len(env_ids) \
-        else "not reproduced" if apart.any() else "inconclusive"
+    verdict = decided(equal.all() and len(set(rows["env_id"])) == len(env_ids), apart.any())
     return finding(verdict, rows, _range_text(rows), _least(rows, "speedup_torch"),
                    MIN_REDRAWN_RUNS)
 
@@ -104,8 +96,7 @@ def returns_kept(
         return NOT_MEASURED
     kept = rows[f"{measure}_p_no_loss"] <= ALPHA
     lost = holm(rows[f"{measure}_p_loss"].fillna(1).tolist()) <= ALPHA
-    verdict: Verdict = "reproduced" if kept.all() and every_task(rows, precisions) \
-        else "not reproduced" if lost.any() else "inconclusive"
+    verdict = decided(kept.all() and every_task(rows, precisions), lost.any())
     worst = rows.loc[rows[measure].idxmax()]
     of = {"final_loss": "final return", "area_loss": "mean return over the run"}[measure]
     text = (f"{int(kept.sum())} of {len(rows)} without loss of {of}, {int(lost.sum())} lose more "
@@ -116,7 +107,7 @@ def returns_kept(
     if len(rows) * least_p(most_pairs) > ALPHA:
         text += f" (too few runs for a loss to show, corrected for {len(rows)} comparisons)"
     text += unmeasured_told(rows, precisions)
-    return finding(verdict, rows, text, interval_of(worst, measure))
+    return finding(verdict, rows, text, Interval.of(worst, measure))
 
 
 def fewer_steps(records: pd.DataFrame, precision: str, env_ids: Sequence[str]) -> Finding:
@@ -125,9 +116,8 @@ def fewer_steps(records: pd.DataFrame, precision: str, env_ids: Sequence[str]) -
     rows = _speedups(records, [precision], (), env_ids, ANYWHERE, "steps_ratio")
     if rows.empty:
         return NOT_MEASURED
-    verdict: Verdict = "reproduced" \
-        if (rows["steps_ratio_low"] > 1).all() and len(set(rows["env_id"])) == len(env_ids) \
-        else "not reproduced" if (rows["steps_ratio_most"] < 1).any() else "inconclusive"
+    fewer = (rows["steps_ratio_low"] > 1).all() and len(set(rows["env_id"])) == len(env_ids)
+    verdict = decided(fewer, (rows["steps_ratio_most"] < 1).any())
     text = "steps of fp32 over those here: " + "; ".join(
         f"{row['task']} {told(row, 'steps_ratio')}" for _, row in rows.iterrows()
     )
@@ -147,7 +137,7 @@ def rare_pulls_harm(records: pd.DataFrame) -> Finding:
         often, rare = (group[periods == at] for at in (periods.min(), periods.max()))
         if periods.nunique() > 1:
             generator = np.random.default_rng(zlib.crc32(str(task).encode()))
-            loss = return_losses(often, rare, generator, RESAMPLES)
+            loss = return_losses(often, rare, generator)
             if np.isnan(loss["area_loss"]):
                 continue  # no training seed in common, while the study runs
             rows.append(dict(rare.iloc[0]) | loss | {
@@ -156,15 +146,14 @@ def rare_pulls_harm(records: pd.DataFrame) -> Finding:
                         f"from {periods.min()} to {periods.max()} steps, age "
                         f"{often['age_mean'].mean():.3g} to {rare['age_mean'].mean():.3g} updates",
             })  # fmt: skip
-    found = preferred(pd.DataFrame(rows)) if rows else pd.DataFrame()
-    if found.empty:
+    if not rows:
         return NOT_MEASURED
+    found = preferred(pd.DataFrame(rows))
     lost = holm(found["area_loss_p_loss"].fillna(1).tolist()) <= ALPHA
-    verdict: Verdict = "reproduced" if lost.any() else "not reproduced" \
-        if (found["area_loss_p_no_loss"] <= ALPHA).all() else "inconclusive"
+    verdict = decided(lost.any(), (found["area_loss_p_no_loss"] <= ALPHA).all())
     worst = found.loc[found["area_loss"].idxmax()]
     text = "loss of mean return: " + "; ".join(found["text"])
-    return finding(verdict, found, text, interval_of(worst, "area_loss"), possible=True)
+    return finding(verdict, found, text, Interval.of(worst, "area_loss"), possible=True)
 
 
 def rare_pulls_slower(
@@ -179,17 +168,16 @@ def rare_pulls_slower(
     for _, group in settings:
         often, rare = (group[group["pull_period"] == at] for at in periods)
         if len(often) and len(rare):
-            ratios = steps_ratio(often, rare, np.random.default_rng(0), RESAMPLES)
+            ratios = steps_ratio(often, rare, np.random.default_rng(0))
             rows.append(dict(rare.iloc[0]) | {f"ratio{end}": value for end, value in ratios} | {
                 "runs": min(len(often), len(rare)), "keys": (*often["key"], *rare["key"]),
             })  # fmt: skip
     learned = [row for row in rows if not np.isnan(row["ratio"])]
-    found = preferred(pd.DataFrame(learned)) if learned else pd.DataFrame()
-    if found.empty:
+    if not learned:
         return NOT_MEASURED
-    verdict: Verdict = "reproduced" \
-        if (found["ratio_low"] > 1).all() and {*found["env_id"]} == {*env_ids} \
-        else "not reproduced" if (found["ratio_most"] < 1).any() else "inconclusive"
+    found = preferred(pd.DataFrame(learned))
+    slower = (found["ratio_low"] > 1).all() and {*found["env_id"]} == {*env_ids}
+    verdict = decided(slower, (found["ratio_most"] < 1).any())
     text = "; ".join(f"{row['task']} {told(row, 'ratio')}" for _, row in found.iterrows())
     return finding(verdict, found, f"steps at {periods[1]} over {periods[0]}: {text}",
                    _least(found, "ratio"), MIN_REDRAWN_RUNS)  # fmt: skip
@@ -227,4 +215,4 @@ def _range_text(rows: pd.DataFrame, algos: Sequence[str] = ()) -> str:
 
 
 def _least(rows: pd.DataFrame, name: str) -> Interval:
-    return interval_of(rows.loc[rows[name].idxmin()], name)
+    return Interval.of(rows.loc[rows[name].idxmin()], name)

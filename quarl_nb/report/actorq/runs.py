@@ -92,9 +92,7 @@ def learning_runs(records: pd.DataFrame) -> pd.DataFrame:
     return runs[evaluated & as_computed].reset_index(drop=True)
 
 
-def speedups(
-    records: pd.DataFrame, resamples: int = RESAMPLES, setting: Sequence[str] = SETTING
-) -> pd.DataFrame:
+def speedups(records: pd.DataFrame, setting: Sequence[str] = SETTING) -> pd.DataFrame:
     """Every kind of actor at every task and setting: time to reward, speed-up, loss of return.
 
     The level is 95 % of the best running mean of all fp32 runs of the setting, aggregated against
@@ -121,12 +119,12 @@ def speedups(
     for values, group in runs.groupby([*setting], sort=False, dropna=False):
         shared = dict(zip(setting, values, strict=True))
         if (group["precision"] == "fp32").any():
-            found += [shared | row for row in _setting_rows(group, resamples)]
+            found += [shared | row for row in _setting_rows(group)]
     return pd.DataFrame(found)
 
 
-def _setting_rows(group: pd.DataFrame, resamples: int) -> list[dict[str, object]]:
-    drawn = redraw(group, resamples)
+def _setting_rows(group: pd.DataFrame) -> list[dict[str, object]]:
+    drawn = redraw(group)
     actors = drawn.actors
     reached = {
         name: {axis: drawn.reached(name, column) for axis, column in AXES.items()}
@@ -144,7 +142,7 @@ def _setting_rows(group: pd.DataFrame, resamples: int) -> list[dict[str, object]
         | {f"steps_ratio{end}": value
            for end, value in ratio(reached[reference]["steps"], reached[name]["steps"],
                                    min(len(actors[reference]), len(rows)))}
-        | return_losses(actors[reference], rows, drawn.generator, resamples)
+        | return_losses(actors[reference], rows, drawn.generator)
         | {"base_runs": len(actors[reference]), "keys": drawn.keys(name)}
         for name, rows in actors.items()
     ]  # fmt: skip
@@ -165,7 +163,7 @@ def _actor_row(
 
 
 def return_losses(
-    base: pd.DataFrame, rows: pd.DataFrame, generator: np.random.Generator, resamples: int
+    base: pd.DataFrame, rows: pd.DataFrame, generator: np.random.Generator
 ) -> dict[str, float]:
     """Loss of the last return and of the mean return over steps of `rows` against `base`.
 
@@ -181,7 +179,7 @@ def return_losses(
              for name in ("final_loss", "area_loss") for part in parts}
     if pairs.empty:
         return found
-    weights = bootstrap_weights(len(pairs), generator, resamples)
+    weights = bootstrap_weights(len(pairs), generator, RESAMPLES)
     for name, summary in (("final_loss", _last_return), ("area_loss", mean_return)):
         x = np.array([*map(summary, pairs["curve_steps_base"], pairs["curve_returns_base"])])
         y = np.array([*map(summary, pairs["curve_steps"], pairs["curve_returns"])])
@@ -206,13 +204,12 @@ def mean_return(steps: Sequence[float], returns: Sequence[Sequence[float]]) -> f
 
 
 def steps_ratio(
-    base: pd.DataFrame, rows: pd.DataFrame, generator: np.random.Generator,
-    resamples: int = RESAMPLES,
+    base: pd.DataFrame, rows: pd.DataFrame, generator: np.random.Generator
 ) -> list[tuple[str, float]]:
     """Steps to 95 % of the best return of `base`, of `rows` over `base`, as `ratio` gives them; NaN
     if nothing was learned."""
     weights = [
-        np.vstack([np.full(n, 1 / n), bootstrap_weights(n, generator, resamples)])
+        np.vstack([np.full(n, 1 / n), bootstrap_weights(n, generator, RESAMPLES)])
         for n in (len(base), len(rows))
     ]
     level = reward_level(weights[0] @ on_grid(base, "curve_steps").values)

@@ -15,7 +15,7 @@ from quarl_nb.report.actorq.findings import (
 )
 from quarl_nb.report.actorq.parts import step_parts
 from quarl_nb.report.actorq.runs import ACTOR, SETTING
-from quarl_nb.report.findings import NOT_MEASURED, Finding, Verdict, measured
+from quarl_nb.report.findings import NOT_MEASURED, Finding, decided, measured
 from quarl_nb.report.seeds import over_seeds
 from quarl_nb.report.stats import ALPHA, Interval, mean_ratio
 
@@ -73,9 +73,8 @@ def learner_waits_more(records: pd.DataFrame) -> Finding:
     surely = [over_seeds(each, ALPHA / TASKS) for each in more]
     rows = pd.DataFrame([dict(group.iloc[0]) | {"runs": len(group), "keys": tuple(group["key"])}
                          for group in groups])  # fmt: skip
-    verdict: Verdict = "reproduced" \
-        if all(each.low > 0 for each in surely) and not missing_tasks(rows) \
-        else "not reproduced" if any(each.high < 0 for each in surely) else "inconclusive"
+    more_on_all = all(each.low > 0 for each in surely) and not missing_tasks(rows)
+    verdict = decided(more_on_all, any(each.high < 0 for each in surely))
     text = "waiting, learner and actors: " + "; ".join(
         f"{group['task'].iloc[0]} {group['learner'].mean():.0%} and {group['actors'].mean():.0%}"
         for group in groups
@@ -118,9 +117,8 @@ def _of_an_actor(
     both = [pd.concat(runs) for _, *runs in pairs]
     keys = tuple(key for runs in both for key in runs["key"])
     fewest = min(len(runs) for _, *sides in pairs for runs in sides)
-    verdict: Verdict = "reproduced" if all(r.low > 1 for task in ratios for r in task) \
-        else "not reproduced" if all(any(r.high < 1 for r in task) for task in ratios) \
-        else "inconclusive"
+    verdict = decided(all(r.low > 1 for task in ratios for r in task),
+                      all(any(r.high < 1 for r in task) for task in ratios))  # fmt: skip
     text += f"; {tasks_told(pd.concat(both))}"
     if fewest < MIN_RUNS:
         verdict, text = "inconclusive", f"{text} (only {fewest} of {MIN_RUNS} runs)"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import numpy as np
 import pandas as pd
 
@@ -17,9 +15,7 @@ TABLE3_NAMES = {"Cartpole": "Cartpole (Gym)", "Acrobot": "Acrobot (Gym)",
                 "MountainCar": "Mountain Car (Gym)"}  # fmt: skip
 
 
-def step_readings(
-    speedups: pd.DataFrame, parts: pd.DataFrame, tables: Mapping[str, pd.DataFrame] | None = None
-) -> pd.DataFrame:
+def step_readings(speedups: pd.DataFrame, parts: pd.DataFrame) -> pd.DataFrame:
     """Table 3's "steps trained" read as environment steps of all actors or as learner updates.
 
     Table 2 says how long fp32 took, so each reading says how long a step of one of the paper's
@@ -31,14 +27,13 @@ def step_readings(
 
     Args:
         speedups: `runs.speedups`. parts: `parts.step_parts`, of the same records.
-        tables: published table2 and table3, if not those of data/paper.
 
     Returns:
         One row a task of Table 3: task, published_steps, published_s, as_actor_steps_ms,
         as_updates_ms, measured_ms, fits ("actor steps", "learner updates", "" unmeasured); steps
         and updates to the level of the fp32 actors here; keys.
     """
-    two, three = ((tables or {}).get(name, published(name)) for name in ("table2", "table3"))
+    two, three = published("table2"), published("table3")
     times = two[(two["quantity"] == "time_to_reward") & (two["precision"] == "fp32")]
     fp32_s = dict(zip(times["task"], times["value"].astype(float), strict=True))
     updates_per_step = PAPER_SAMPLES_PER_INSERT / PAPER_BATCH

@@ -11,9 +11,10 @@ from quarl_nb.report.actorq.actors import ACTORS, actor_label
 from quarl_nb.report.actorq.knobs import KNOBS, knob_texts, varied
 from quarl_nb.report.actorq.parts import ACTOR_PARTS, by_actor
 from quarl_nb.report.actorq.runs import MACHINE
-from quarl_nb.report.losses import percent
+from quarl_nb.report.losses import percent_interval
 from quarl_nb.report.paper import published
 from quarl_nb.report.paper import speedups as published_speedups
+from quarl_nb.report.stats import Interval
 
 NEVER, UNMEASURED, UNLEARNED = "not reached", "not measured", "nothing learned"
 
@@ -117,7 +118,7 @@ def _measured_cells(row: pd.Series) -> dict[tuple[str, str], str]:
     if precision != "fp32":
         cells["speed-up", f"{precision} over torch fp32"] = interval_text(row, "speedup_torch")
         cells["speed-up", f"{precision} over ORT fp32"] = interval_text(row, "speedup_ort")
-        cells["loss of final return", precision] = loss_text(row, "final_loss")
+        cells["loss of final return", precision] = percent_interval(Interval.of(row, "final_loss"))
     return cells
 
 
@@ -229,13 +230,3 @@ def interval_text(row: pd.Series, name: str, infinity: str = "\u221e") -> str:
         return NEVER
     text = f"{value:.2f}" if pd.isna(low) else f"{value:.2f} [{low:.2f}, {high:.2f}]"
     return text.replace("inf", infinity)
-
-
-def loss_text(row: pd.Series, name: str) -> str:
-    """A relative loss in per cent, of the columns `name`, `name`_low and `name`_high; empty where
-    it is missing, without an interval where there is none."""
-    value, low, high = (row[column] for column in _with_ends(name))
-    if pd.isna(value):
-        return ""
-    return percent(value) if pd.isna(low) else \
-        f"{percent(value)} [{percent(low)}, {percent(high)}]"

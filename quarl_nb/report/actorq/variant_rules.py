@@ -7,16 +7,13 @@ same training seed are paired, and no verdict rests on fewer than `MIN_RUNS`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import product
 
 import pandas as pd
 
-from quarl_nb.report.actorq.findings import interval_of
-from quarl_nb.report.actorq.tables import loss_text
 from quarl_nb.report.actorq.variants import VARIANTS, variant_rows
-from quarl_nb.report.findings import NOT_MEASURED, Finding, Verdict, keys_of, measured
-from quarl_nb.report.losses import percent
+from quarl_nb.report.findings import NOT_MEASURED, Finding, Verdict, decided, keys_of, measured
+from quarl_nb.report.losses import percent, percent_interval
 from quarl_nb.report.pvalues import holm
 from quarl_nb.report.stats import ALPHA, Interval
 
@@ -34,11 +31,9 @@ def variants_equal(
     missing = _missing(rows, variants, algos)
     lost = holm(rows["final_loss_p_loss"].fillna(1).tolist()) <= ALPHA
     equal = rows["final_loss_p_equivalent"] <= ALPHA
-    verdict: Verdict = "reproduced" if equal.all() and not missing \
-        else "not reproduced" if lost.any() else "inconclusive"
-    text = (f"{int(equal.sum())} of {len(rows)} within 5 % of {base}, {int(lost.sum())} lose more; "
-            f"{_worst(rows, 'final_loss')}{missing}")  # fmt: skip
-    return _finding(verdict, rows, text, "final_loss")
+    verdict = decided(equal.all() and not missing, lost.any())
+    text = f"{int(equal.sum())} of {len(rows)} within 5 % of {base}, {int(lost.sum())} lose more"
+    return _of_final_return(verdict, rows, text, missing)
 
 
 def variant_keeps_return(records: pd.DataFrame, variant: str, algos: Sequence[str]) -> Finding:
@@ -50,11 +45,10 @@ def variant_keeps_return(records: pd.DataFrame, variant: str, algos: Sequence[st
     missing = _missing(rows, [variant], algos)
     kept = (rows["final_loss_p_no_loss"] <= ALPHA) & (rows["final"] > rows["initial"])
     lost = holm(rows["final_loss_p_loss"].fillna(1).tolist()) <= ALPHA
-    verdict: Verdict = "reproduced" if kept.all() and not missing \
-        else "not reproduced" if lost.any() else "inconclusive"
+    verdict = decided(kept.all() and not missing, lost.any())
     text = (f"without loss with {', '.join(rows['algo'][kept].str.upper()) or 'none'} of "
-            f"{len(algos)} algorithms; {_worst(rows, 'final_loss')}{missing}")  # fmt: skip
-    return _finding(verdict, rows, text, "final_loss")
+            f"{len(algos)} algorithms")  # fmt: skip
+    return _of_final_return(verdict, rows, text, missing)
 
 
 def some_variant_loses(
@@ -68,13 +62,12 @@ def some_variant_loses(
     missing = _missing(rows, variants, algos)
     lost = holm(rows["final_loss_p_loss"].fillna(1).tolist()) <= ALPHA
     kept = (rows["final_loss_p_no_loss"] <= ALPHA).all() and not missing
-    verdict: Verdict = "reproduced" if lost.any() else "not reproduced" if kept \
-        else "inconclusive"
+    verdict = decided(lost.any(), kept)
     # While a study is measured anew, an algorithm may be there with two trainings.
     text = "; ".join(f"{VARIANTS[str(variant)]}: {algo[lost[algo.index]].nunique()} of "
                      f"{algo.nunique()} algorithms lose more than 5 %"
                      for variant, algo in rows.groupby("variant", sort=False)["algo"])  # fmt: skip
-    return _finding(verdict, rows, f"{text}; {_worst(rows, 'final_loss')}{missing}", "final_loss")
+    return _of_final_return(verdict, rows, text, missing)
 
 
 def noise_helps(
@@ -93,15 +86,14 @@ def noise_helps(
     gained = holm(rows["p_area_gain"].fillna(1).tolist()) <= ALPHA
     gains, noise_gains = ({*side["algo"][gained[side.index]]} for side in (quantized, noisy))
     no_gain = (quantized["area_loss_p_no_gain"] <= ALPHA).all() and not missing
-    verdict: Verdict = "reproduced" if gains & noise_gains \
-        else "not reproduced" if no_gain and not gains else "inconclusive"
+    verdict = decided(bool(gains & noise_gains), no_gain and not gains)
     text = f"gain of mean return over fp32: {_gains(quantized)}"
     if len(noisy):
         text += f" (noise of that size: {_gains(noisy)})"
     deciding = quantized[quantized["algo"].isin(gains & noise_gains or {*algos})]
-    loss = interval_of(deciding.loc[deciding["p_area_gain"].fillna(1).idxmin()], "area_loss")
+    loss = Interval.of(deciding.loc[deciding["p_area_gain"].fillna(1).idxmin()], "area_loss")
     gain = Interval(-loss.value, -loss.high, -loss.low)
-    return replace(_finding(verdict, rows, text + missing, "area_loss"), interval=gain)
+    return _finding(verdict, rows, text + missing, gain)
 
 
 def _rows(
@@ -122,12 +114,19 @@ def _missing(rows: pd.DataFrame, variants: Sequence[str], algos: Sequence[str]) 
     return f" (not measured: {'; '.join(gone)})" if gone else ""
 
 
-def _finding(verdict: Verdict, rows: pd.DataFrame, text: str, measure: str) -> Finding:
+def _of_final_return(verdict: Verdict, rows: pd.DataFrame, text: str, missing: str) -> Finding:
+    """A finding that tells the largest loss of the final return."""
+    worst = rows.loc[rows["final_loss"].idxmax()]
+    loss, variant = Interval.of(worst, "final_loss"), VARIANTS[worst["variant"]]
+    text += f"; largest loss {percent_interval(loss)} ({worst['algo'].upper()}, {variant}){missing}"
+    return _finding(verdict, rows, text, loss)
+
+
+def _finding(verdict: Verdict, rows: pd.DataFrame, text: str, interval: Interval) -> Finding:
     if rows["runs"].min() < MIN_RUNS:
         verdict = "inconclusive"
         text += f" (only {rows['runs'].min()} of {MIN_RUNS} runs)"
-    worst = rows.loc[rows[measure].idxmax()]
-    return Finding(verdict, text, interval_of(worst, measure), keys_of(rows))
+    return Finding(verdict, text, interval, keys_of(rows))
 
 
 def _gains(rows: pd.DataFrame) -> str:
@@ -137,9 +136,3 @@ def _gains(rows: pd.DataFrame) -> str:
         value, low, high = (percent(-row[f"area_loss{end}"]) for end in ("", "_high", "_low"))
         texts.append(f"{row['algo'].upper()} {value} [{low}, {high}]")
     return "; ".join(texts)
-
-
-def _worst(rows: pd.DataFrame, measure: str) -> str:
-    row = rows.loc[rows[measure].idxmax()]
-    what = f"{row['algo'].upper()}, {VARIANTS[row['variant']]}"
-    return f"largest loss {loss_text(row, measure)} ({what})"

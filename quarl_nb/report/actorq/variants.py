@@ -13,10 +13,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from quarl_nb.report.actorq.curves import RESAMPLES, running_mean
+from quarl_nb.report.actorq.curves import running_mean
 from quarl_nb.report.actorq.runs import mean_return, return_losses
-from quarl_nb.report.actorq.tables import loss_text
+from quarl_nb.report.losses import percent_interval
 from quarl_nb.report.pvalues import sign_flip_p
+from quarl_nb.report.stats import Interval
 from quarl_nb.report.style import (
     BLACK,
     GREY,
@@ -81,7 +82,7 @@ def _row(bases: pd.DataFrame, rows: pd.DataFrame) -> dict[str, object]:
     means = [running_mean(returns) for returns in rows["curve_returns"]]
     name = f"{rows['algo'].iloc[0]}/{rows['variant'].iloc[0]}"
     generator = np.random.default_rng(zlib.crc32(name.encode()))
-    losses = return_losses(bases, rows, generator, RESAMPLES)
+    losses = return_losses(bases, rows, generator)
     return {
         "runs": len(rows), "initial": np.mean([m[0] for m in means]),
         "final": np.mean([m[-1] for m in means]), "area": _areas(rows).mean(), **losses,
@@ -113,11 +114,15 @@ def variant_table(rows: pd.DataFrame) -> pd.DataFrame:
         "algorithm": rows["algo"].str.upper(), "environment": rows["env_id"],
         "what is quantized": rows["variant"].map(VARIANTS),
         "final return": rows["final"].map("{:.0f}".format),
-        "loss of final return": [loss_text(row, "final_loss") for _, row in rows.iterrows()],
+        "loss of final return": _losses(rows, "final_loss"),
         "mean return over the run": rows["area"].map("{:.0f}".format),
-        "loss of mean return": [loss_text(row, "area_loss") for _, row in rows.iterrows()],
+        "loss of mean return": _losses(rows, "area_loss"),
         "runs": rows["runs"],
     })  # fmt: skip
+
+
+def _losses(rows: pd.DataFrame, name: str) -> list[str]:
+    return [percent_interval(Interval.of(row, name)) for _, row in rows.iterrows()]
 
 
 def variant_figure(records: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:

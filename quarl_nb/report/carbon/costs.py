@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 
 from quarl_nb.report.actorq.actors import BASELINES, INT8
-from quarl_nb.report.actorq.curves import RESAMPLES, Redrawn, ratio, redraw
+from quarl_nb.report.actorq.curves import Redrawn, ratio, redraw
 from quarl_nb.report.actorq.runs import SETTING, learning_runs
 from quarl_nb.report.stats import Floats, Interval, mean_ratio
 
@@ -90,8 +90,7 @@ def _joules(run: pd.Series, assumed: Assumptions) -> dict[str, Floats]:
 
 
 def emissions(
-    records: pd.DataFrame, assumed: Assumptions = AS_RECORDED,
-    parts: Sequence[str] = (*PARTS, ALL), resamples: int = RESAMPLES,
+    records: pd.DataFrame, assumed: Assumptions = AS_RECORDED, parts: Sequence[str] = (*PARTS, ALL)
 ) -> pd.DataFrame:
     """Carbon of every kind of actor at every task and setting, and its ratio to that of fp32.
 
@@ -113,7 +112,7 @@ def emissions(
     for setting, group in runs.groupby(SETTING, sort=False, dropna=False) if len(runs) else ():
         if not (group["precision"] == "fp32").any():
             continue
-        shared, drawn = dict(zip(SETTING, setting, strict=True)), redraw(group, resamples)
+        shared, drawn = dict(zip(SETTING, setting, strict=True)), redraw(group)
         for per, part in product(PERS, parts):
             kwh = {actor: _kwh(drawn, actor, part, per) for actor in drawn.actors}
             found += [shared | {"per": per, "part": part} | _row(drawn, actor, kwh)
@@ -180,27 +179,25 @@ def _row(drawn: Redrawn, actor: str, kwh: dict[str, Floats]) -> dict[str, object
     }  # fmt: skip
 
 
-def mean_saving(
-    runs: pd.DataFrame, actor: str = INT8, base: str = BASELINES["torch"],
-    resamples: int = RESAMPLES,
-) -> Interval:
-    """Carbon to the return, `base` over `actor`: the mean over tasks, its interval over runs.
+def mean_saving(runs: pd.DataFrame) -> Interval:
+    """Carbon to the return, fp32 (torch) over int8: the mean over tasks, its interval over runs.
 
     A task of several settings counts once, by the mean over them. Settings where both were not
     metered by one method are left out. NaN where none has both or neither got there, infinite where
-    `base` alone did not.
+    fp32 alone did not.
 
     Args:
         runs: `costed_runs`.
     """
+    pair = (BASELINES["torch"], INT8)
     draws: dict[str, list[Floats]] = {}
     fewest = len(runs)
     for (task, *_), group in runs.groupby(SETTING, sort=False, dropna=False) if len(runs) else ():
-        sides = [group[group["actor"] == name] for name in (base, actor)]
+        sides = [group[group["actor"] == name] for name in pair]
         if all(map(len, sides)) and metered_alike(*sides):
-            drawn = redraw(group, resamples)
-            fewest = min(fewest, len(drawn.actors[actor]), len(drawn.actors[base]))
-            spent = [_kwh(drawn, name, ALL, "return") for name in (base, actor)]
+            drawn = redraw(group)
+            fewest = min(fewest, *map(len, sides))
+            spent = [_kwh(drawn, name, ALL, "return") for name in pair]
             with np.errstate(invalid="ignore"):  # neither got there: infinity over infinity
                 draws.setdefault(task, []).append(spent[0] / spent[1])
     of_tasks = [np.mean(ratios, axis=0) for ratios in draws.values()]

@@ -12,7 +12,6 @@ from quarl_nb.report.actorq.actors import BASELINES, INT8
 from quarl_nb.report.actorq.findings import (
     MIN_REDRAWN_RUNS,
     finding,
-    interval_of,
     missing_tasks,
     preferred,
     range_verdict,
@@ -20,7 +19,7 @@ from quarl_nb.report.actorq.findings import (
 )
 from quarl_nb.report.actorq.runs import SETTING, speedups
 from quarl_nb.report.carbon.costs import ALL, costed_runs, emissions, mean_saving
-from quarl_nb.report.findings import NOT_MEASURED, Finding, Verdict, measured
+from quarl_nb.report.findings import NOT_MEASURED, Finding, Verdict, decided, measured
 from quarl_nb.report.stats import Interval
 
 
@@ -31,7 +30,7 @@ def carbon_range(records: pd.DataFrame, low: float, high: float) -> Finding:
         return NOT_MEASURED
     least = rows.loc[rows["ratio_torch"].idxmin()]
     verdict = range_verdict(rows, "ratio_torch", low, high)
-    return _finding(verdict, rows, _text(rows), interval_of(least, "ratio_torch"))
+    return _finding(verdict, rows, _text(rows), Interval.of(least, "ratio_torch"))
 
 
 def carbon_mean(records: pd.DataFrame, factor: float) -> Finding:
@@ -42,10 +41,8 @@ def carbon_mean(records: pd.DataFrame, factor: float) -> Finding:
         return NOT_MEASURED
     runs = costed_runs(measured(records)).merge(rows[SETTING], on=SETTING)
     mean = mean_saving(runs)
-    verdict: Verdict = "inconclusive"
-    if not missing_tasks(rows):
-        verdict = "not reproduced" if mean.high < factor else \
-            "reproduced" if mean.low > 1 and np.isfinite(mean.high) else verdict
+    verdict: Verdict = "inconclusive" if missing_tasks(rows) \
+        else decided(mean.low > 1 and factor <= mean.high < np.inf, mean.high < factor)
     return _finding(verdict, rows, f"mean {mean}: {_text(rows)}", mean)
 
 
@@ -59,16 +56,13 @@ def carbon_follows_speed(records: pd.DataFrame) -> Finding:
     ends = [f"speedup_torch{end}" for end in ("", "_low", "_high")]
     rows = rows.merge(times[[*SETTING, "actor", *ends]], on=[*SETTING, "actor"])
     faster = rows[rows["speedup_torch_low"] > 1]
-    verdict: Verdict = "inconclusive"
-    if len(faster):
-        verdict = "reproduced" \
-            if (faster["ratio_torch_low"] > 1).all() and not missing_tasks(rows) \
-            else "not reproduced" if (faster["ratio_torch_most"] < 1).any() else verdict
+    follows = len(faster) > 0 and (faster["ratio_torch_low"] > 1).all() and not missing_tasks(rows)
+    verdict = decided(follows, (faster["ratio_torch_most"] < 1).any())
     text = "; ".join(f"{row['task']} time {told(row, 'speedup_torch')}, carbon "
                      f"{told(row, 'ratio_torch')}" for _, row in rows.iterrows())
     text = f"faster on {len(faster)} of {len(rows)} tasks; fp32 torch over int8: {text}"
     least = rows.loc[rows["ratio_torch"].idxmin()]
-    return _finding(verdict, rows, text, interval_of(least, "ratio_torch"))
+    return _finding(verdict, rows, text, Interval.of(least, "ratio_torch"))
 
 
 def _finding(verdict: Verdict, rows: pd.DataFrame, text: str, interval: Interval) -> Finding:

@@ -20,7 +20,7 @@ from quarl_nb.report.edge.places import (
 )
 from quarl_nb.report.edge.success import loss_between
 from quarl_nb.report.edge.timings import RUNTIMES, explanation_rows, explanation_text
-from quarl_nb.report.findings import NOT_MEASURED, Finding, Verdict, keys_of, measured
+from quarl_nb.report.findings import NOT_MEASURED, Finding, Verdict, decided, keys_of, measured
 from quarl_nb.report.losses import percent
 from quarl_nb.report.stats import ALPHA, Interval
 
@@ -39,14 +39,12 @@ def int8_speedup(
     if not len(rows) or not (rows["source"] == "measured").any():
         return NOT_MEASURED
     board = on_papers_board(rows)
-    verdict: Verdict = "inconclusive"
-    if board.any():
-        within = rows["speedup"][board].between(low, high)
-        verdict = "reproduced" if within.any() else "not reproduced"
+    within = rows["speedup"][board].between(low, high)
+    verdict = decided(within.any(), board.any() and not within.any())
     text = f"fp32 over int8: {ratios_text(rows)}"
     asked = rows[board] if board.any() else rows[rows["source"] == "measured"]
     best = asked.loc[asked["speedup"].idxmax()]
-    interval = Interval(best["speedup"], best["speedup_low"], best["speedup_high"])
+    interval = Interval.of(best, "speedup")
     return Finding(verdict, text + elsewhere_text(board), interval, keys_of(rows))
 
 
@@ -67,11 +65,8 @@ def larger_int8_faster(records: pd.DataFrame, larger: str, smaller: str) -> Find
     if loss is not None:
         kept, lost = loss.p_no_loss <= ALPHA, loss.p_loss <= ALPHA
         text += f"; success falls by {percent(loss.interval.value)}"
-    verdict: Verdict = "inconclusive"
-    if (board.any() and (pairs["ratio"][board] < 1).all()) or lost:
-        verdict = "not reproduced"
-    elif (pairs["ratio"][board] > 1).any() and kept:
-        verdict = "reproduced"
+    there = pairs["ratio"][board]
+    verdict = decided((there > 1).any() and kept, lost or (board.any() and (there < 1).all()))
     return Finding(verdict, text + elsewhere_text(board), None, keys_of(pairs))
 
 
@@ -107,8 +102,8 @@ def fp32_exceeds_memory(records: pd.DataFrame) -> Finding:
     said = rows[rows["said_to_exceed"]] if len(rows) else rows
     if not len(said):
         return NOT_MEASURED
-    verdict: Verdict = "reproduced" if (rows["exceeds"] == rows["said_to_exceed"]).all() \
-        else "not reproduced" if not said["exceeds"].any() else "inconclusive"
+    alike = (rows["exceeds"] == rows["said_to_exceed"]).all()
+    verdict = decided(alike, not said["exceeds"].any())
     return Finding(verdict, explanation_text(rows), None, keys_of(rows))
 
 

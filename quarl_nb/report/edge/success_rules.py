@@ -59,14 +59,14 @@ def success_falls(records: pd.DataFrame) -> Finding:
     if len(stopped):
         text += f"; with no more success than published: {_falls_text(stopped)}"
     told = pd.concat([plain, stopped])
-    worst = _fall(plain.loc[plain["fall"].idxmax()])
+    worst = Interval.of(plain.loc[plain["fall"].idxmax()], "fall")
     return _enough(Finding(verdict, text, worst, keys_of(told)), told)
 
 
 def _less_published(rows: pd.DataFrame, table: pd.DataFrame) -> tuple[list[Interval], Interval]:
     """By how much each fall is more than the published one of its policy, and their mean."""
     theirs = table.loc[rows["policy"].str.removesuffix(STOPPED)]
-    each = [weighted_sum([1, -1], [_fall(row), _fall(published)])
+    each = [weighted_sum([1, -1], [Interval.of(side, "fall") for side in (row, published)])
             for (_, row), (_, published) in zip(rows.iterrows(), theirs.iterrows(), strict=True)]
     return each, weighted_sum([1 / len(each)] * len(each), each)
 
@@ -75,16 +75,13 @@ def _holds_0(interval: Interval) -> bool:
     return interval.low <= 0 <= interval.high
 
 
-def _fall(row: pd.Series) -> Interval:
-    return Interval(row["fall"], row["fall_low"], row["fall_high"])
-
-
 def _points(share: Interval) -> str:
     return f"{100 * share.value:.1f} [{100 * share.low:.1f}, {100 * share.high:.1f}]"
 
 
 def _falls_text(rows: pd.DataFrame) -> str:
-    return "; ".join(f"{row['policy']} {_points(_fall(row))}" for _, row in rows.iterrows())
+    return "; ".join(f"{row['policy']} {_points(Interval.of(row, 'fall'))}"
+                     for _, row in rows.iterrows())  # fmt: skip
 
 
 def few_bits_pay(records: pd.DataFrame, precisions: Sequence[str]) -> Finding:
@@ -123,7 +120,7 @@ def few_bits_pay(records: pd.DataFrame, precisions: Sequence[str]) -> Finding:
         text += f" (only {trained} of {MIN_SEEDS} trainings)"
     text += elsewhere_text(board)
     best = kernels.loc[kernels["speedup"].idxmax()]
-    interval = Interval(best["speedup"], best["speedup_low"], best["speedup_high"])
+    interval = Interval.of(best, "speedup")
     keys = dict.fromkeys([*keys_of(first), *keys_of(kernels)])
     return _enough(Finding(verdict, text, interval, tuple(keys)), first)
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from quarl_nb.report.losses import percent
+from quarl_nb.report.losses import percent_interval
 from quarl_nb.report.mixed_precision.speedups import speedups
 from quarl_nb.report.qat.gains import check_alike
 from quarl_nb.report.seeds import over_seeds
@@ -46,12 +46,10 @@ def reward_table(records: pd.DataFrame) -> pd.DataFrame:
     for _, row in speedups(records).iterrows():
         runs = trainings(records, row)
         if gains := relative_gains(runs):
-            found = over_seeds(gains)
-            ends = "" if np.isnan(found.low) else f" [{percent(found.low)}, {percent(found.high)}]"
             half = runs[runs["precision"] != "fp32"]
             lines.append({
                 **row[["policy", "device", "precision"]], "trainings": len(gains),
                 "episodes each": int(half["returns"].map(len).min()),
-                "gain over fp32 [95 %, trainings]": percent(found.value) + ends,
+                "gain over fp32 [95 %, trainings]": percent_interval(over_seeds(gains)),
             })  # fmt: skip
     return pd.DataFrame(lines)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from quarl_nb.report.findings import NOT_MEASURED, Finding, Verdict, keys_of, measured
+from quarl_nb.report.findings import NOT_MEASURED, Finding, decided, keys_of, measured
 from quarl_nb.report.mixed_precision.rewards import relative_gains, trainings
 from quarl_nb.report.mixed_precision.speedups import PUBLISHED, speedups
 from quarl_nb.report.pvalues import holm
@@ -36,12 +36,8 @@ def half_precision_speedup(records: pd.DataFrame, ratio: float = PUBLISHED) -> F
     fast = (table["training_low"] >= ratio).to_numpy()
     slow = (table["training_high"] < ratio).to_numpy()
     best = table.loc[table["training"].idxmax()]
-    interval = Interval(best["training"], best["training_low"], best["training_high"])
-    verdict: Verdict = "inconclusive"
-    if (fast & kept).any():
-        verdict = "reproduced"
-    elif (slow | lost).all():
-        verdict = "not reproduced"
+    interval = Interval.of(best, "training")
+    verdict = decided((fast & kept).any(), (slow | lost).all())
     text = (f"training steps {interval} times as fast, policy {best['policy']} in "
             f"{best['precision']} on {best['device']}")  # fmt: skip
     known = sum(len(gain) >= MIN_SEEDS for gain in gains)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import matplotlib as mpl
 import numpy as np
 import pandas as pd
@@ -108,19 +106,17 @@ def _draw_widths(ax: Axes, widths: Widths, rows: pd.DataFrame, half: pd.DataFram
     ax.yaxis.set_major_locator(MaxNLocator(4))
 
 
-def ptq_loss(
-    records: pd.DataFrame, precisions: tuple[str, ...] = LOSS_PRECISIONS
-) -> tuple[Figure, pd.DataFrame]:
+def ptq_loss(records: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
     """Relative loss of every policy and precision with 95 % intervals, min-max ranges.
 
     Symmetric-log axis, linear within the shaded +-5 % that counts as no loss.
     """
-    losses = losses_at(records, precisions)
+    losses = losses_at(records, LOSS_PRECISIONS)
     if losses.empty:
         raise NothingToDrawError("no PTQ record at these precisions: run the study first")
     losses = losses.sort_values(["public", "algo", "policy"])
     policies = list(dict.fromkeys(losses["policy"]))
-    shown = [name for name in precisions if name in set(losses["precision"])]
+    shown = [name for name in LOSS_PRECISIONS if name in set(losses["precision"])]
     with mpl.rc_context(STYLE):
         fig = new_figure(PAGE_IN, min(0.9 + 0.24 * len(policies), PAGE_HEIGHT_IN))
         ax = fig.subplots()
@@ -139,9 +135,7 @@ def ptq_loss(
     return fig, losses.drop(columns="keys")
 
 
-def ranges_rescue(
-    records: pd.DataFrame, ranges: Sequence[str] = tuple(RANGES)
-) -> tuple[Figure, pd.DataFrame]:
+def ranges_rescue(records: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
     """What other ranges mend: loss against bits, a panel a policy that min-max ranges harm.
 
     Shows policies that lose more than 5 % (one-sided, each on its own) with min-max ranges at a
@@ -151,7 +145,7 @@ def ranges_rescue(
     if losses.empty:
         raise NothingToDrawError("no PTQ record: run the study first")
     losses = losses[losses["bits"].notna() & losses["precision"].str.startswith("affine")
-                    & losses["ranges"].isin(ranges)]
+                    & losses["ranges"].isin([*RANGES])]
     compared = losses.groupby(["policy", "bits"])["ranges"].transform("nunique") > 1
     harmed = compared & (losses["ranges"] == "minmax") & (losses["p_loss"] <= ALPHA)
     policies = sorted(set(losses.loc[harmed, "policy"]))
@@ -162,11 +156,11 @@ def ranges_rescue(
         fig, axes = panel_grid(len(policies), columns=3, height_in=1.6)
         for ax, policy in zip(axes, policies, strict=True):
             ax.axhspan(-MARGIN, MARGIN, color=GREY, alpha=0.15, lw=0)
-            for i, name in enumerate(ranges):
+            for i, (name, label) in enumerate(RANGES.items()):
                 rows = losses[(losses["policy"] == policy) & (losses["ranges"] == name)]
                 ax.errorbar(rows["bits"] + 0.12 * (i - 1.5), rows["loss"],
                             yerr=interval_errors(rows, "loss"), color=CYCLE[i],
-                            marker=MARKERS[i], elinewidth=0.8, label=RANGES[name])
+                            marker=MARKERS[i], elinewidth=0.8, label=label)
             ax.set_title(policy_label(policy))
             loss_axis(ax, "y")
             ax.xaxis.set_major_locator(MaxNLocator(integer=True))
@@ -174,7 +168,7 @@ def ranges_rescue(
         fig.supxlabel("bits of the weights (uniform affine)", fontsize=7)
         fig.supylabel("relative loss of mean return", fontsize=7)
         fig.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center",
-                   ncols=len(ranges))
+                   ncols=len(RANGES))
     return fig, losses.drop(columns="keys")
 
 

@@ -8,12 +8,14 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from quarl_nb.report.findings import MIN_EPISODES, NOT_MEASURED, Finding, Verdict, keys_of
-from quarl_nb.report.losses import PUBLIC, paired_losses, percent, ptq_records
+from quarl_nb.report.findings import MIN_EPISODES, NOT_MEASURED, Finding, Verdict, decided, keys_of
+from quarl_nb.report.losses import PUBLIC, paired_losses, percent_interval, ptq_records
 from quarl_nb.report.paper import published_ptq
 from quarl_nb.report.pvalues import holm
 from quarl_nb.report.stats import ALPHA, Interval
 from quarl_nb.report.untrained import fp32_never_learned, leave_out, none_learned
+
+RESAMPLES = 2000
 
 
 def similar_rewards(
@@ -61,20 +63,14 @@ def hardness_differs(
     text += f", in {' or '.join(precisions)}"
     text += left_out
     worst = _worst(losses)
-    if _too_few(losses, min_policies):
-        verdict: Verdict = "inconclusive"
-    elif hard.any() and easy.any():
-        verdict = "reproduced"
-    elif hard.all() or easy.all():
-        verdict = "not reproduced"
-    else:
-        verdict = "inconclusive"
+    verdict: Verdict = "inconclusive" if _too_few(losses, min_policies) \
+        else decided(hard.any() and easy.any(), hard.all() or easy.all())
     return Finding(verdict, f"{text}{_few_note(losses)}", _interval(worst), keys_of(losses))
 
 
 def wider_weights_lose_more(
     records: pd.DataFrame, precisions: Sequence[str], algos: Sequence[str] = (),
-    width: str = "range", min_policies: int = 8, resamples: int = 2000,
+    width: str = "range", min_policies: int = 8,
 ) -> Finding:
     """Spearman correlation over policies between the weights' `width` and the relative loss.
 
@@ -97,11 +93,9 @@ def wider_weights_lose_more(
     keys = keys_of(pairs) + tuple(layers["key"][layers.index.isin(pairs["policy"])])
     if len(pairs) < min_policies:
         return Finding("inconclusive", f"only {len(pairs)} policies{left_out}", None, keys)
-    found = _rank_correlation(pairs[["width", "loss"]].to_numpy(float), resamples)
-    verdict: Verdict = "inconclusive"
-    if not _too_few(pairs, min_policies):
-        verdict = "reproduced" if found.low > 0 else "not reproduced" if found.high < 0.1 \
-            else verdict
+    found = _rank_correlation(pairs[["width", "loss"]].to_numpy(float))
+    verdict: Verdict = "inconclusive" if _too_few(pairs, min_policies) \
+        else decided(found.low > 0, found.high < 0.1)
     text = f"rank correlation {found} of {width} and loss over {len(pairs)} policies{left_out}"
     return Finding(verdict, text + _few_note(pairs), found, keys)
 
@@ -134,23 +128,20 @@ def _every_policy(
     # The best width of a policy: Bonferroni for a good one; to fail, all widths must.
     good = np.minimum(by_policy[p_good].min() * len(set(precisions)), 1) <= ALPHA
     failed = (holm(by_policy["p_loss"].max().tolist()) <= ALPHA) & generous
-    if good.all() and not _too_few(losses, min_policies):
-        verdict: Verdict = "reproduced"
-    elif failed.any() and losses["episodes"].min() >= MIN_EPISODES:
-        verdict = "not reproduced"
-    else:
-        verdict = "inconclusive"
+    verdict = decided(good.all() and not _too_few(losses, min_policies),
+                      failed.any() and losses["episodes"].min() >= MIN_EPISODES)  # fmt: skip
     # Where fp32 earns 0 there is no loss, nor a best width.
     best = losses.dropna(subset="loss").groupby(["policy", "seed"], dropna=False)["loss"].idxmin()
     # Beside a verdict stands what decided it, not a larger loss that is less certain.
     shown = losses.loc[best[best.index.isin(failed.index[failed])] if failed.any() else best]
     worst = _worst(shown if len(shown) else losses)
+    loss = percent_interval(_interval(worst)) or "undefined (fp32 earns 0)"
     kind = "equivalent to fp32" if p_good == "p_equivalent" else "without loss"
     losers = [str(policy) for policy, _ in failed.index[failed]]
     who = ", public agents all" if losers and all(p.startswith(PUBLIC) for p in losers) else ""
     text = (
         f"{int(good.sum())} of {len(good)} policies {kind}, {len(losers)} lose more than 5 %{who}; "
-        f"largest loss {'of those ' if losers else ''}{_percent(worst)} "
+        f"largest loss {'of those ' if losers else ''}{loss} "
         f"({worst['policy']}, {worst['precision']}){left_out}"
     )
     return Finding(verdict, text + _few_note(losses), _interval(worst), keys_of(losses))
@@ -169,11 +160,11 @@ def _layers(weights: pd.DataFrame, played: pd.DataFrame) -> pd.DataFrame:
     return weights.drop_duplicates("policy").set_index("policy")
 
 
-def _rank_correlation(pairs: NDArray[np.float64], resamples: int) -> Interval:
+def _rank_correlation(pairs: NDArray[np.float64]) -> Interval:
     """Spearman's rho of shape [policies, 2] with its 95 % bootstrap interval over policies."""
     generator = np.random.default_rng(0)
     draws = [_spearman(pairs[generator.integers(len(pairs), size=len(pairs))])
-             for _ in range(resamples)]
+             for _ in range(RESAMPLES)]
     low, high = np.nanquantile(draws, [ALPHA / 2, 1 - ALPHA / 2])
     return Interval(_spearman(pairs), float(low), float(high))
 
@@ -203,9 +194,3 @@ def _worst(losses: pd.DataFrame) -> pd.Series:
     """The row of the largest loss; the first where none is defined."""
     defined = losses["loss"].dropna()
     return losses.loc[defined.idxmax()] if len(defined) else losses.iloc[0]
-
-
-def _percent(row: pd.Series) -> str:
-    if pd.isna(row["loss"]):
-        return "undefined (fp32 earns 0)"
-    return f"{percent(row['loss'])} [{percent(row['tost_low'])}, {percent(row['tost_high'])}]"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import pandas as pd
 
@@ -19,10 +17,7 @@ from quarl_nb.report.stats import (
 SUMMARY_PRECISIONS = ("fp32", "fp16", "affine8", "int8", "legacy8", "affine4")
 
 
-def ptq_summary(
-    records: pd.DataFrame, generator: np.random.Generator,
-    precisions: Sequence[str] = SUMMARY_PRECISIONS,
-) -> pd.DataFrame:
+def ptq_summary(records: pd.DataFrame, generator: np.random.Generator) -> pd.DataFrame:
     """Each algorithm and precision over its policies (min-max ranges), a task being a policy.
 
     Scores are 1 + (return - mean fp32 return) / |mean fp32 return|. The interquartile mean of fp32
@@ -36,11 +31,9 @@ def ptq_summary(
     Raises:
         QuarlError: a precision and fp32 are no pair (`losses.paired_returns`).
     """
-    scores = _normalized(ptq_records(records, precisions, ranges=["minmax"]))
+    scores = _normalized(ptq_records(records, SUMMARY_PRECISIONS, ranges=["minmax"]))
     found = []
     for (algo, precision), group in scores.groupby(["algo", "precision"]):
-        if precision not in precisions:
-            continue
         tasks = list(group["pair"])
         middle = stratified_bootstrap([pair[0] for pair in tasks], iqm, generator, 1000)
         better = _improvement(tasks, generator)

@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from quarl_nb.report.compare import BestOfMany, best_of_many
-from quarl_nb.report.findings import MIN_EPISODES, NOT_MEASURED, Finding, Verdict, keys_of
+from quarl_nb.report.findings import MIN_EPISODES, NOT_MEASURED, Finding, Verdict, decided, keys_of
 from quarl_nb.report.losses import bits_of, paired_returns, ptq_records
 from quarl_nb.report.pvalues import holm, sign_vectors
 from quarl_nb.report.stats import ALPHA, MARGIN, Floats, Interval, bootstrap_weights
@@ -197,11 +197,8 @@ def _exists(policies: list[Widths], against_wider: bool) -> Finding:
     first = int(np.lexsort((-relative, adjusted, ~certain, ~spots))[0])
     policy, label, interval, *_ = found[first]
     fewest = min(len(widths.reference) for widths in policies)
-    verdict: Verdict = "inconclusive"
-    if fewest >= MIN_EPISODES and spots.any():
-        verdict = "reproduced"
-    elif fewest >= MIN_EPISODES and max(highest) < MARGIN:
-        verdict = "not reproduced"
+    verdict: Verdict = "inconclusive" if fewest < MIN_EPISODES \
+        else decided(spots.any(), max(highest) < MARGIN)
     text = (
         f"best of {len(found)} policies: {policy} gains {interval} ({relative[first]:.1%}) at "
         f"{label}, corrected p = {adjusted[first]:.3g}"

@@ -7,21 +7,25 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pandas as pd
 
-from quarl_nb.report.findings import MIN_EPISODES
-from quarl_nb.report.losses import paired_losses, percent, policy_label, ptq_records
+from quarl_nb.report.findings import MIN_EPISODES, decided
+from quarl_nb.report.losses import (
+    paired_losses,
+    percent,
+    percent_interval,
+    policy_label,
+    ptq_records,
+)
 from quarl_nb.report.paper import published_ptq
 from quarl_nb.report.ptq.summary import ptq_summary
 from quarl_nb.report.ptq.sweet_spots import sweet_spot_table
-from quarl_nb.report.stats import ALPHA, MARGIN
+from quarl_nb.report.stats import ALPHA, MARGIN, Interval
 
 # What stands for the paper's int8 column: 8-bit affine weights, as its own PTQ code does.
 PAPER_INT8 = "affine8"
 ALGOS = ("a2c", "dqn", "ppo", "ddpg")  # the order of Table 4's columns
 
 
-def ptq_rows(
-    records: pd.DataFrame, int8: str = PAPER_INT8, published: pd.DataFrame | None = None
-) -> pd.DataFrame:
+def ptq_rows(records: pd.DataFrame, int8: str = PAPER_INT8) -> pd.DataFrame:
     """Table 4, tidy: one row a published number and measured policy (min-max ranges, own ones).
 
     A published number without a record keeps its row with nothing measured. `verdict` of fp16
@@ -38,7 +42,7 @@ def ptq_rows(
         episodes, mean, mean_low, mean_high (95 %), loss, loss_low, loss_high (95 %), verdict,
         source, keys.
     """
-    rows = _with_published_loss(published_ptq() if published is None else published)
+    rows = _with_published_loss(published_ptq())
     rows["scheme"] = rows["precision"].replace({"int8": int8})
     wanted = ["algo", "env_id", "precision", "policy", "seed", "episodes", "mean", "mean_low",
               "mean_high", "loss", "loss_low", "loss_high", "p_no_loss", "p_loss", "keys"]
@@ -77,9 +81,7 @@ def _verdict(row: pd.Series) -> str:
     else:
         lost, kept = row["p_loss"] <= ALPHA, row["p_no_loss"] <= ALPHA
         good, bad = (lost, kept) if row["published_loss"] > MARGIN else (kept, lost)
-    if row["episodes"] < MIN_EPISODES or not (good or bad):
-        return "inconclusive"
-    return "reproduced" if good else "not reproduced"
+    return "inconclusive" if row["episodes"] < MIN_EPISODES else decided(good, bad)
 
 
 def ptq_table(rows: pd.DataFrame, measured_only: bool = False) -> pd.DataFrame:
@@ -99,7 +101,7 @@ def ptq_table(rows: pd.DataFrame, measured_only: bool = False) -> pd.DataFrame:
         line[(head, "measured")] = _reward(row)
         if head != "fp32":
             line[(f"E {head}", "published")] = percent(row['published_loss'])
-            line[(f"E {head}", "measured")] = _loss(row)
+            line[(f"E {head}", "measured")] = percent_interval(Interval.of(row, "loss"))
         line[("verdict", head)] = row["verdict"]
         if pd.notna(row["episodes"]):
             played = episodes.setdefault((str(row["algo"]).upper(), name), {})
@@ -137,7 +139,8 @@ def loss_table(losses: pd.DataFrame) -> pd.DataFrame:
     bits = dict(zip(rows["precision"], rows["bits"].fillna(99), strict=True))
     order = sorted(bits, key=lambda name: (name.rstrip("0123456789"), -bits[name]))
     texts = rows.assign(
-        policy=rows["policy"].map(policy_label), text=[_loss(row) for _, row in rows.iterrows()]
+        policy=rows["policy"].map(policy_label),
+        text=[percent_interval(Interval.of(row, "loss")) for _, row in rows.iterrows()],
     )
     return texts.pivot_table(
         index="policy", columns="precision", values="text", aggfunc=" / ".join
@@ -185,9 +188,3 @@ def _reward(row: pd.Series) -> str:
     digits = 0 if abs(row["mean"]) >= 1000 else 1
     mean, low, high = (f"{row[part]:.{digits}f}" for part in ("mean", "mean_low", "mean_high"))
     return mean if low == mean == high else f"{mean} [{low}, {high}]"
-
-
-def _loss(row: pd.Series) -> str:
-    if pd.isna(row["loss"]):
-        return ""
-    return f"{percent(row['loss'])} [{percent(row['loss_low'])}, {percent(row['loss_high'])}]"

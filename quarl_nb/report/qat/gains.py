@@ -8,9 +8,9 @@ import numpy as np
 import pandas as pd
 
 from quarl_nb.errors import QuarlError
-from quarl_nb.report.losses import bits_of, percent, policy_label, returns_of
+from quarl_nb.report.losses import bits_of, percent_interval, policy_label, returns_of
 from quarl_nb.report.seeds import over_seeds, p_above
-from quarl_nb.report.stats import MARGIN
+from quarl_nb.report.stats import MARGIN, Interval
 from quarl_nb.report.untrained import never_learned
 
 # precision, method, regularizer
@@ -225,8 +225,10 @@ def eight_bits_table(rows: pd.DataFrame) -> pd.DataFrame:
              "QAT over W8A8 PTQ": (minmax(8), ptq(W8A8))}  # fmt: skip
     columns = {}
     for name, pair in pairs.items():
-        found = [row for _, row in gains(rows, *pair).iterrows()]
-        columns[name] = {policy_label(row["policy"]): _gain_text(row) for row in found}
+        columns[name] = {
+            policy_label(row.policy): percent_interval(Interval(row.gain, row.low, row.high))
+            for row in gains(rows, *pair).itertuples()
+        }
     table = pd.DataFrame(columns)
     empty = [name for name in table if W8A8_LABEL in name and table[name].isna().all()]
     return table.drop(columns=empty).fillna("")
@@ -240,13 +242,6 @@ def _order(way: Way) -> tuple[int, int, str]:
     kinds = {"none": 0, "minmax": 1, "lsq": 2, PTQ: 3}
     bits = bits_of(way[0]) or 0
     return (kinds[way[1]] if way[2] == "none" else 4), -bits, way[2]
-
-
-def _gain_text(row: pd.Series) -> str:
-    text = percent(row["gain"])
-    if np.isnan(row["low"]):
-        return text
-    return f"{text} [{percent(row['low'])}, {percent(row['high'])}]"
 
 
 def _mean_text(row: pd.Series, most: int) -> str:
