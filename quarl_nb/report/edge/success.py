@@ -181,7 +181,7 @@ def _fall(
 def _one_tells(trainings: pd.Series) -> bool:
     """Whether a single one's episodes tell how surely it succeeds: there is no other, or all
     succeed as often, which leaves Student's t without a scale."""
-    return alike(np.array([np.mean(flown) for flown in trainings]))
+    return bool(alike(np.array([np.mean(flown) for flown in trainings])))
 
 
 def _rate(trainings: pd.Series) -> Interval:
