@@ -57,6 +57,14 @@ def test_bars_are_the_ratios_and_stacks_the_grams() -> None:
     assert sorted(tops) == pytest.approx(sorted(stacks), rel=1e-2)
 
 
+def test_an_interval_that_ends_far_out_leaves_the_bars_their_room() -> None:
+    rows = emissions(with_energy(make_records(list(TASKS)[:1], ACTORS)))
+    fig, points = carbon.figures.carbon_ratios(rows.assign(ratio_torch_high=500.0))
+    for ax in fig.axes:
+        assert ax.get_xlim()[1] < 3 * points["ratio"].max()
+        assert len(ax.texts) == 1  # the arrow
+
+
 def test_a_baseline_that_a_task_was_not_run_with_has_no_bar() -> None:
     walker, hopper = make_records(["Walker Stand"], ACTORS), make_records(["Hopper Stand"], ACTORS)
     hopper = hopper[hopper["runtime"] + hopper["precision"] != "onnxruntimefp32"]
