@@ -95,7 +95,6 @@ def test_the_full_profile_has_both_baselines_and_three_seeds():
     ({"actors": ["int8"]}, "not precision/runtime"),
     ({"actors": ["int8/onnx"]}, "unknown runtime 'onnx'"),
     ({"n_actors": [0]}, "n_actors must be at least 1, not 0"),
-    ({"steps": 1e5}, "steps must be a whole number, not 100000.0"),
     ({"widths": [-1]}, "width must be at least 1, not -1"),
     ({"steps": -1}, "steps must be at least 0, not -1"),
     ({"evaluations": -1}, "evaluations must be at least 0, not -1"),
