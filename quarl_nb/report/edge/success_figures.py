@@ -33,7 +33,7 @@ from quarl_nb.report.style import (
 
 
 def success_figure(records: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
-    """Success against precision, a panel a policy: every method with Wilson intervals, and Table 6.
+    """Success against precision, a panel a policy: every method with its intervals, and Table 6.
 
     Policies that learned no more than the published success stand below those that went on.
 
