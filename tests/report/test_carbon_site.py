@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -63,6 +64,9 @@ def test_an_interval_that_ends_far_out_leaves_the_bars_their_room() -> None:
     for ax in fig.axes:
         assert ax.get_xlim()[1] < 3 * points["ratio"].max()
         assert len(ax.texts) == 1  # the arrow
+    unknown = rows.assign(ratio_torch=np.nan, ratio_ort=np.nan, kg=np.nan)  # nothing got there
+    fig, _ = carbon.figures.carbon_ratios(unknown)
+    assert all(ax.texts and ax.get_xlim()[1] < 10 for ax in fig.axes)
 
 
 def test_a_baseline_that_a_task_was_not_run_with_has_no_bar() -> None:

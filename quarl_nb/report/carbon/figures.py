@@ -55,7 +55,7 @@ def carbon_ratios(rows: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
             here = points[points["per"] == per]
             # Of few runs an interval may end far from every bar.
             finite = here["ratio"][np.isfinite(here["ratio"])]
-            most = 2 * max(published_ratios()[2], *finite)
+            most = 2 * max([published_ratios()[2], *finite])
             for i, (actor, baseline) in enumerate(bars):
                 found = here[(here["actor"] == actor) & (here["baseline"] == baseline)]
                 at = [labels.index(label) + BAR * ((i + 0.5) / len(bars) - 0.5)
