@@ -19,8 +19,8 @@ from quarl_nb.report.paper import published
 from quarl_nb.report.stats import Interval
 
 MIN_RUNS = 3  # "average over at least 3 runs", section 3
-# Time to a return is that of redrawn, averaged curves: three runs make ten averages, too few to tell
-# how much those of others would differ.
+# Time to a return is that of redrawn, averaged curves: three runs make ten averages, too few to
+# tell how much those of others would differ.
 MIN_REDRAWN_RUNS = 5
 
 
