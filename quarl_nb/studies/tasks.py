@@ -38,15 +38,15 @@ class Task:
 # For networks of 2048 units and few updates. The RL Zoo's settings of these tasks are for 64 to 256
 # units (on CartPole its learning rate of 2.3e-3 leaves a 2048-wide DQN at a return of 10); n-step
 # returns are Acme's, which the paper built on. ActorQ's rate limiter takes the place of train_freq.
-# CartPole and Acrobot, by tuning runs with int8 actors of seeds from 1000 on. CartPole: with returns
-# over 10 steps and a learning rate that falls from 3e-4 (1200 updates of 64) three runs stayed above
-# 410 from half time on; falling from 1e-4, two were at 361 and 392 by then, and one each with
-# returns over 5 and 20 steps at 157 and 187. 1500 updates of 128 at a constant 3e-4, with returns
-# over 5 steps, swung between 200 and 500 to the end. Acrobot: with returns over 5 steps (6200
-# updates of 128 in 800,000 steps) the greedy policy swung between -80 and -500 until half time and
-# longer, over 10 (4700 of 64) until 0.6 of the run; over 20, which carry the goal further, it stayed
-# above -180 from 600 to 1800 updates of 64 on (five runs; one of them was at -430 once more). So few
-# leave 160 steps to an update, and int8 actors too, not the learner, bound the run.
+# CartPole and Acrobot, by tuning runs with int8 actors of seeds from 1000 on. CartPole: with
+# returns over 10 steps and a learning rate that falls from 3e-4 (1200 updates of 64) three runs
+# stayed above 410 from half time on; falling from 1e-4, two were at 361 and 392 by then, and one
+# each with returns over 5 and 20 steps at 157 and 187. 1500 updates of 128 at a constant 3e-4, with
+# returns over 5 steps, swung between 200 and 500 to the end. Acrobot: with returns over 5 steps
+# (6200 updates of 128 in 800,000 steps) the greedy policy swung between -80 and -500 until half
+# time and longer, over 10 (4700 of 64) until 0.6 of the run; over 20, which carry the goal further,
+# it stayed above -180 from 600 to 1800 updates of 64 on (five runs; one of them was at -430 once
+# more). So few leave 160 steps to an update, and int8 actors too, not the learner, bound the run.
 _DQN = dict(batch_size=128, buffer_size=100_000, learning_starts=1000, n_steps=5)
 # Rewards of the Control Suite are within [0, 1], so a return discounted by 0.99 is within [0, 100].
 _D4PG = dict(batch_size=96, learning_rate=3e-4, actor_learning_rate=2e-5, target_update_period=10,

@@ -58,7 +58,7 @@ def test_zero_stands_for_the_tasks_own_setting():
            "pull_periods": [0], "widths": [0], "samples_per_insert": [0.0]}  # fmt: skip
     cells = [cell for cell, _ in SPEEDUP.cells(SPEEDUP.profiles["smoke"] | own)]
     knobs = ("width", "pull_period", "samples_per_insert")
-    assert [[cell[knob] for knob in knobs] for cell in cells] == [[2048, 1000, 1], [256, 30, 64]]
+    assert [[cell[knob] for knob in knobs] for cell in cells] == [[2048, 1000, 0.4], [256, 30, 64]]
     asked = own | {"widths": [8], "samples_per_insert": [2.0], "pull_periods": [5]}
     cells = [cell for cell, _ in SPEEDUP.cells(SPEEDUP.profiles["smoke"] | asked)]
     assert [[cell[knob] for knob in knobs] for cell in cells] == [[8, 5, 2], [8, 5, 2]]
