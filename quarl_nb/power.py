@@ -20,6 +20,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
 
+import psutil
+
 from quarl_nb.errors import QuarlError
 
 RAPL_DIR = "/sys/class/powercap/intel-rapl/subsystem"
@@ -181,9 +183,11 @@ def _plain_cpu_name(name: str) -> str:
 @cache
 def ram_watts() -> float:
     """Assumed watts of all the machine's memory, by codecarbon."""
-    from codecarbon.external.ram import RAM
+    from codecarbon.external.ram import B_TO_GB, RAM
 
-    return float(RAM(tracking_mode="machine").total_power().W)
+    # Its `total_power` is under Slurm that of the job's share of the memory, or none.
+    memory_gb = psutil.virtual_memory().total / B_TO_GB
+    return float(RAM(tracking_mode="machine")._calculate_ram_power(memory_gb))
 
 
 @cache

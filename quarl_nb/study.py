@@ -128,7 +128,8 @@ def resolve_parameters(
 
 
 def _same_type(what: str, value: Any, default: Any) -> Any:
-    """`value`, if it has the type of `default` (an int passes for a float), else QuarlError."""
+    """`value`, if it has the type of `default` (an int becomes a float, or the same cell would have
+    another key), else QuarlError."""
     if isinstance(default, (list, tuple)):
         if not isinstance(value, (list, tuple)):
             raise QuarlError(f"{what} must be a list, not {value!r}")
@@ -139,6 +140,8 @@ def _same_type(what: str, value: Any, default: Any) -> Any:
     allowed: tuple[type, ...] = (int, float) if type(default) is float else (type(default),)
     if type(value) not in allowed:
         raise QuarlError(f"{what} must be {type(default).__name__}, not {value!r}")
-    if type(value) is float and not math.isfinite(value):
-        raise QuarlError(f"{what} must be finite, not {value}")
+    if type(default) is float:
+        if not math.isfinite(value):
+            raise QuarlError(f"{what} must be finite, not {value}")
+        return float(value)
     return value

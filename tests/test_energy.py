@@ -17,7 +17,7 @@ import pytest
 from quarl_nb import energy, power
 from quarl_nb.energy import EnergyMeter
 from quarl_nb.errors import QuarlError
-from quarl_nb.power import RaplCounter, grid_intensity, pmic_watts, thread_watts
+from quarl_nb.power import RaplCounter, grid_intensity, pmic_watts, ram_watts, thread_watts
 
 # Burns CPU for argv[1] seconds, says how much in all, and stays while its input is open.
 BURN = """
@@ -421,6 +421,12 @@ def test_watts_of_a_thread_are_those_of_every_socket(tmp_path):
 
 def test_a_processor_without_a_name(tmp_path):
     assert thread_watts(tmp_path / "missing")[0] == 4.0
+
+
+def test_memory_under_slurm_is_the_machines(monkeypatch):
+    watts = ram_watts.__wrapped__()
+    monkeypatch.setattr("codecarbon.external.ram.SLURM_JOB_ID", "7")  # and there is no scontrol
+    assert ram_watts.__wrapped__() == watts > 0
 
 
 def test_the_grid_of_a_country(monkeypatch):

@@ -44,7 +44,8 @@ def test_overrides_replace_the_profile_and_leave_it_unchanged():
 
 
 def test_an_int_passes_for_a_float_but_not_the_other_way():
-    assert resolve_parameters(FakeStudy(), "smoke", {"delay_s": 1})["delay_s"] == 1
+    delay = resolve_parameters(FakeStudy(), "smoke", {"delay_s": 1})["delay_s"]
+    assert type(delay) is float and delay == 1  # the cell that 1.0 is
     with pytest.raises(QuarlError, match="'n_cells' must be int, not 1.5"):
         resolve_parameters(FakeStudy(), "smoke", {"n_cells": 1.5})
 

@@ -96,6 +96,13 @@ class Actor(Timed):
             self._engine = open_engine(payload)
         self.version = variables.version
 
+    def warm_up(self, variables: Variables) -> None:
+        """Open a first policy, which loads the runtime too: that counts for nothing, and the first
+        thing to do afterwards is to pull."""
+        self.open(variables)
+        self.seconds = dict.fromkeys(ACTIVITIES, 0.0)
+        self.pulls, self.pulled_bytes, self._steps_until_pull = 0, 0, 0
+
     def collect(self, steps: int, orders: Orders) -> Transitions:
         """Step every environment `steps` times.
 

@@ -121,17 +121,9 @@ class ActorQ:
             QuarlError: an actor, the quantizer or the learner failed; `total_steps` is below 1.
         """
         check_counts(1, total_steps=total_steps)
+        total_steps = int(total_steps)  # numpy's would make a checkpoint that torch will not load
         self.saving.prepare()
-        learning_starts = self.algorithm.learning_starts
-        progress = self._resume()
-        # The replay buffer draws from numpy's global generator. A resumed run goes on with other
-        # numbers than the ones it began with.
-        self.algorithm.set_random_seed((self.settings.seed or 0) + progress.timesteps)
-        learner = Learner(
-            self.algorithm, self.settings, total_steps, resumed=progress.timesteps > 0,
-            updates=progress.updates or 0, ahead=progress.ahead,
-            put_off=self.algorithm.learning_starts - learning_starts,
-        )  # fmt: skip
+        learner, progress = self._begin(total_steps)
         run = Run(learner, total_steps, self.saving, progress, progress_bar, on_message)
         self.result, stopped = run.result, "failed"
         try:
@@ -151,6 +143,23 @@ class ActorQ:
         finally:
             _close(run, stopped)
         return self.result
+
+    def _begin(self, total_steps: int) -> tuple[Learner, Progress]:
+        learning_starts = self.algorithm.learning_starts
+        try:
+            progress = self._resume()
+            # The replay buffer draws from numpy's global generator. A resumed run goes on with
+            # other numbers than the ones it began with.
+            self.algorithm.set_random_seed(int(self.settings.seed or 0) + progress.timesteps)
+            learner = Learner(
+                self.algorithm, self.settings, total_steps, resumed=progress.timesteps > 0,
+                updates=progress.updates or 0, ahead=progress.ahead,
+                put_off=self.algorithm.learning_starts - learning_starts,
+            )  # fmt: skip
+        except BaseException:
+            self.algorithm.learning_starts = learning_starts  # which resuming may have put off
+            raise
+        return learner, progress
 
     def _resume(self) -> Progress:
         path = self.saving.checkpoint

@@ -76,7 +76,7 @@ def make_algorithm(
     try:
         obs_of(env.observation_space)
         return kind(
-            policy, env, policy_kwargs=network, seed=seed, device=device, **options
+            policy, env, policy_kwargs=network, seed=int(seed), device=device, **options
         )  # type: ignore[call-arg]  # SB3's base class has other parameters than its algorithms
     except AssertionError as error:  # SB3: the action space is not supported
         raise QuarlError(f"{algo} cannot act in {env_id}: {error}".partition("\n")[0]) from error

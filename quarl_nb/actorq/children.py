@@ -12,7 +12,7 @@ from typing import Any
 import cloudpickle
 import torch
 
-from quarl_nb.actorq.actor import ACTIVITIES, Actor
+from quarl_nb.actorq.actor import Actor
 from quarl_nb.actorq.member import HELLO, Failure
 from quarl_nb.actorq.quantizer import make_variables
 from quarl_nb.actorq.result import CpuClock
@@ -107,8 +107,7 @@ def act(connection: Connection, pickled: bytes, payloads: SharedVariables) -> No
     actor = Actor(task)
     try:
         # The first opening loads the runtime: the clock starts when all are ready to run.
-        actor.open(_newest(payloads))
-        actor.seconds = dict.fromkeys(ACTIVITIES, 0.0)
+        actor.warm_up(_newest(payloads))
         connection.send(HELLO)
         orders: Orders = connection.recv()
         leave, clock = 0, CpuClock()

@@ -142,6 +142,8 @@ class Learner(Timed):
         self._feed.update_progress()
         if hasattr(algorithm, "exploration_schedule"):
             remaining = algorithm._current_progress_remaining
+            if getattr(algorithm, "exploration_fraction", 1) == 0:  # SB3's would divide by it
+                remaining = 0.0
             algorithm.exploration_rate = algorithm.exploration_schedule(remaining)
 
     def _time_sampling(self) -> None:

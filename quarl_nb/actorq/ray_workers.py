@@ -12,7 +12,7 @@ import cloudpickle
 import ray
 import torch
 
-from quarl_nb.actorq.actor import ACTIVITIES, Actor
+from quarl_nb.actorq.actor import Actor
 from quarl_nb.actorq.member import HELLO, Failure
 from quarl_nb.actorq.quantizer import make_variables
 from quarl_nb.actorq.result import CpuClock
@@ -52,8 +52,7 @@ class RemoteActor:
         torch.set_num_threads(1)
         keep_freed_memory()
         self._actor = Actor(cloudpickle.loads(self._pickled))  # from our own driver
-        self._actor.open(ray.get(self._newest[1]))
-        self._actor.seconds = dict.fromkeys(ACTIVITIES, 0.0)
+        self._actor.warm_up(ray.get(self._newest[1]))
         self._cpu = CpuClock()
         return HELLO
 

@@ -10,7 +10,7 @@ from stable_baselines3.common.buffers import NStepReplayBuffer
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 
 from quarl_nb.actorq.settings import Settings, Transitions
-from quarl_nb.errors import QuarlError
+from quarl_nb.errors import QuarlError, check_counts
 
 logger = logging.getLogger(__name__)
 
@@ -131,5 +131,6 @@ def check_algorithm(algorithm: Any) -> None:
         )
     if algorithm.optimize_memory_usage:
         raise QuarlError("ActorQ's transitions do not follow each other: optimize_memory_usage")
-    if not isinstance(algorithm.batch_size, int) or algorithm.replay_buffer is None:
+    if algorithm.replay_buffer is None:
         raise QuarlError(f"{name} has no replay buffer that could be fed")
+    check_counts(1, batch_size=algorithm.batch_size)

@@ -146,7 +146,7 @@ class Run:
             return
         assert self.saving.checkpoint is not None
         progress = Progress(
-            learner.steps, self.wall_s, done=self.finished, updates=learner.updates,
+            learner.steps, self.result.wall_s, done=self.finished, updates=learner.updates,
             ahead=learner.limiter.ahead,
         )  # fmt: skip
         with learner.timed("save"):

@@ -44,8 +44,8 @@ class Settings:
         parse_precision(self.precision)
         parse_precision(self.communication or self.precision)
         check_choice("runtime", self.runtime, RUNTIMES)
-        for name in ("n_actors", "envs_per_actor", "pull_period", "transitions_per_message"):
-            check_counts(1, **{name: getattr(self, name)})
+        counts = ("n_actors", "envs_per_actor", "pull_period", "transitions_per_message")
+        check_counts(1, **{name: getattr(self, name) for name in counts})
         if self.publish_period is not None:
             check_counts(1, publish_period=self.publish_period)
         if not isinstance(self.reopen, bool):

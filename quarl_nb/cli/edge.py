@@ -35,8 +35,9 @@ def export_command(options: argparse.Namespace) -> int:
     import numpy as np
 
     from quarl_nb.cli.policies import policy_source
-    from quarl_nb.edge.export import OBSERVATIONS, export_policy, record_observations
+    from quarl_nb.edge.export import export_policy, record_observations
     from quarl_nb.quantize import check_fits
+    from quarl_nb.rl.observations import CALIBRATION_STEPS
     from quarl_nb.rl.policies import load_policy
 
     net = load_policy(policy_source(options.policy), env_id=options.env,
@@ -58,7 +59,7 @@ def export_command(options: argparse.Namespace) -> int:
         )
     else:
         check_fits(net, env_id)
-        obs = record_observations(net, env_id, OBSERVATIONS)
+        obs = record_observations(net, env_id, CALIBRATION_STEPS)
     name = os.path.basename(os.path.abspath(options.policy))  # "." has one, too
     folder = export_policy(net, options.precision, options.to, obs,
                            name=name, ranges=options.ranges, env_id=env_id)

@@ -56,7 +56,8 @@ def export_policy(
 
     Args:
         precision: fp32, int8 or int4.
-        observations: raw, ``[n, *obs_shape]``; they also calibrate the simulated policy.
+        observations: raw, ``[n, *obs_shape]``; they calibrate the policy, and `OBSERVATIONS` of
+            them at most, evenly spread, are recorded.
         name: of the policy, for its records.
         ranges: how the ranges of integers are set; see `parse_precision`.
         env_id: where the board's policy acts (default: what the policy says).
@@ -76,6 +77,7 @@ def export_policy(
     graph = onnx_graph(net, parsed, obs)
     simulated = quantize_module(net, parsed, lambda model: model(torch.as_tensor(obs)))
     source = CSource(net, parsed, simulated)
+    obs = obs[np.linspace(0, len(obs) - 1, min(len(obs), OBSERVATIONS)).astype(int)]
     outputs, actions = simulated(torch.as_tensor(obs)).numpy(), simulated.act(obs)[0]
     if not np.isfinite(outputs).all():
         raise QuarlError("outputs for the recorded observations are NaN or infinite")

@@ -10,6 +10,7 @@ from quarl_nb.inference.engine import open_engine
 from quarl_nb.inference.export import build_payload
 from quarl_nb.rl.evaluate import Actor
 from quarl_nb.rl.policies import PolicyNet
+from quarl_nb.rl.spec import check_no_nan
 
 
 class EnginePolicy:
@@ -29,8 +30,14 @@ class EnginePolicy:
     def act(
         self, obs: np.ndarray, state: None = None, generator: torch.Generator | None = None
     ) -> tuple[np.ndarray, None]:
-        """Actions of raw observations ``[n, ...]``, and no state; see `PolicyNet.act`."""
-        return self.head.actions(torch.from_numpy(self.engine.run(obs)), generator), None
+        """Actions of raw observations ``[n, ...]``, and no state; see `PolicyNet.act`.
+
+        Raises:
+            QuarlError: the network's outputs are NaN.
+        """
+        outputs = torch.from_numpy(self.engine.run(obs))
+        check_no_nan(outputs)
+        return self.head.actions(outputs, generator), None
 
 
 def fast_policy(net: PolicyNet) -> Actor:

@@ -12,6 +12,7 @@ from typing import Any
 import pandas as pd
 from matplotlib.figure import Figure
 
+from quarl_nb.paths import write_atomically
 from quarl_nb.report.latex import latex
 
 
@@ -44,7 +45,6 @@ def save_table(
     caption: str,
 ) -> list[Path]:
     """Write `rows` as CSV, `shown` as HTML and LaTeX under its caption, the provenance as JSON."""
-    folder.mkdir(parents=True, exist_ok=True)
     plain = rows.drop(columns="keys", errors="ignore")
     index = not isinstance(shown.index, pd.RangeIndex)
     texts = {
@@ -56,7 +56,7 @@ def save_table(
     paths = []
     for suffix, text in texts.items():
         paths.append(folder / f"{name}.{suffix}")
-        paths[-1].write_text(text, encoding="utf-8")
+        write_atomically(paths[-1], text.encode())
     return paths
 
 

@@ -36,11 +36,12 @@ def ptq_records(
 ) -> pd.DataFrame:
     """The rows that hold returns, at `precisions` (and fp32), of `algos`, ...; () means all.
 
-    `ranges` is filled with its default and `algo` is in lower case.
+    `ranges` is filled with its default and `algo` is in lower case. Of a policy's name that was
+    given to another (algorithm or environment) since, only the newest counts.
     """
     if records.empty or "returns" not in records:
         return pd.DataFrame()
-    rows = records[records["returns"].notna()]
+    rows = _newest_of_each_name(records[records["returns"].notna()])
     rows = rows.assign(
         ranges=rows["ranges"].fillna("minmax") if "ranges" in rows else "minmax",
         algo=rows["algo"].str.lower(),
@@ -54,6 +55,16 @@ def ptq_records(
         if allowed:
             keep &= rows[column].isin([*allowed])
     return rows[keep]
+
+
+def _newest_of_each_name(rows: pd.DataFrame) -> pd.DataFrame:
+    if "provenance.start_time" not in rows:
+        return rows
+    by_age = rows.sort_values("provenance.start_time", kind="stable")
+    of = [by_age["algo"], by_age["env_id"]]
+    last = [column.groupby(by_age["policy"]).transform("last") for column in of]
+    kept = (of[0] == last[0]) & (of[1] == last[1])
+    return rows[kept.reindex(rows.index)]
 
 
 def percent(fraction: float) -> str:
@@ -196,6 +207,7 @@ def _check_alike(reference: pd.Series, record: pd.Series) -> None:
         own, other = record.get(column), reference.get(column)
         if own != other and not (pd.isna(own) and pd.isna(other)):
             raise QuarlError(
-                f"{record['policy']}: {record['precision']} ran with {name} {own}, "
-                f"fp32 with {other}; run both with the same"
+                f"{record['policy']}: {record['precision']} ran with {name} {own}, fp32 with "
+                f"{other}; run both with the same, or delete the record "
+                f"{str(record['key'])[:12]}*.json or {str(reference['key'])[:12]}*.json"
             )

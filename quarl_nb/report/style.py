@@ -20,6 +20,7 @@ from matplotlib.ticker import FuncFormatter, NullLocator
 from numpy.typing import NDArray
 
 from quarl_nb.errors import QuarlError
+from quarl_nb.paths import write_atomically
 from quarl_nb.report.stats import MARGIN
 
 COLUMN_IN = 3.35  # one column of a two-column page
@@ -125,16 +126,19 @@ def save_figure(
 
     The bytes depend on the records and the versions of the libraries only.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    paths = [folder / f"{name}.{suffix}" for suffix in ("svg", "png", "csv", "json")]
     with mpl.rc_context(STYLE):
-        drawn = io.StringIO()
-        fig.savefig(drawn, format="svg", metadata={"Date": None, "Creator": None})
-        paths[0].write_text(_number_clip_paths(drawn.getvalue()))
-        fig.savefig(paths[1], metadata={"Software": None})
-    points.to_csv(paths[2], index=False, float_format="%.6g", lineterminator="\n")
-    paths[3].write_text(json.dumps(dict(provenance), indent=1, sort_keys=True) + "\n")
-    return paths
+        svg, png = io.StringIO(), io.BytesIO()
+        fig.savefig(svg, format="svg", metadata={"Date": None, "Creator": None})
+        fig.savefig(png, format="png", metadata={"Software": None})
+    contents = {
+        "svg": _number_clip_paths(svg.getvalue()).encode(),
+        "png": png.getvalue(),
+        "csv": points.to_csv(index=False, float_format="%.6g", lineterminator="\n").encode(),
+        "json": (json.dumps(dict(provenance), indent=1, sort_keys=True) + "\n").encode(),
+    }
+    for suffix, content in contents.items():
+        write_atomically(folder / f"{name}.{suffix}", content)
+    return [folder / f"{name}.{suffix}" for suffix in contents]
 
 
 def _number_clip_paths(svg: str) -> str:

@@ -43,6 +43,8 @@ def make_env(env_id: str) -> gym.Env:
     silence_mujoco_deprecations()
     try:
         return gym.make(env_id)
+    except gym.error.DependencyNotInstalled as error:
+        raise QuarlError(f"environment '{env_id}' lacks a package: {one_line(error)}") from error
     except gym.error.Error as error:
         module, _, name = env_id.rpartition(":")
         near = get_close_matches(env_id, list(gym.registry), n=1)

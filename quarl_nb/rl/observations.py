@@ -13,6 +13,7 @@ from quarl_nb.errors import users_own
 from quarl_nb.rl.envs import factory_for, make_vec
 
 CALIBRATION_ENVS = 8
+CALIBRATION_STEPS = 2_000  # in all
 
 
 def collect_observations(
@@ -25,7 +26,8 @@ def collect_observations(
     """Run `policy` for `steps` environment steps in all and return what it saw ``[steps, ...]``.
 
     In as many environments at once as `CALIBRATION_ENVS`: `steps` is rounded down to a multiple.
-    Of long episodes this is the beginning: 2,000 steps show the first 250 of eight.
+    Of long episodes this is the beginning: 2,000 steps show the first 250 of eight. An episode's
+    last observation, on which nobody acts, is among them.
 
     Running the policy is what shows activations to observers attached to it, so that the caller
     may ignore the result.

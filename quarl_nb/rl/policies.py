@@ -14,7 +14,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load as load_safetensors
 from safetensors.torch import save as save_safetensors
 
-from quarl_nb.errors import QuarlError
+from quarl_nb.errors import QuarlError, one_line
 from quarl_nb.paths import write_atomically
 from quarl_nb.rl.policy_net import PolicyNet, check_finite
 from quarl_nb.rl.spec import Head, PolicySpec
@@ -32,7 +32,8 @@ def save_policy(net: PolicyNet, folder: str | Path, provenance: Mapping[str, Any
     Tensors of more than `MAX_PART_BYTES` are cut into policy.safetensors.00, .01 and so on.
 
     Raises:
-        QuarlError: the folder cannot be written, or the weights are not finite.
+        QuarlError: the folder cannot be written, the weights are not finite, or `provenance` is no
+            JSON (numpy's numbers and arrays are).
     """
     folder = Path(folder)
     tensors = {name: t.detach().cpu().contiguous() for name, t in net.state_dict().items()}
@@ -45,12 +46,16 @@ def save_policy(net: PolicyNet, folder: str | Path, provenance: Mapping[str, Any
         "spec": spec.to_json(),
     }
     try:
+        text = json.dumps(description, indent=1, default=lambda value: value.tolist()) + "\n"
+    except (AttributeError, TypeError, ValueError) as error:
+        raise QuarlError(f"cannot describe the policy in JSON: {one_line(error)}") from error
+    try:
         # An older one, beside new tensors that are cut short, would say that a policy is there.
         (folder / DESCRIPTION).unlink(missing_ok=True)
     except OSError as error:
         raise QuarlError(f"cannot write '{folder}': {error.strerror}") from error
     _write_tensors(folder, payload)
-    write_atomically(folder / DESCRIPTION, (json.dumps(description, indent=1) + "\n").encode())
+    write_atomically(folder / DESCRIPTION, text.encode())
     return folder
 
 

@@ -98,9 +98,10 @@ def export_qat(model: BaseAlgorithm, env_id: str | None = None) -> PolicyNet:
     """The quantized policy by itself: weights on their levels, activations rounded by layers.
 
     Its outputs are those of `model` in evaluation mode, bit for bit (`FastNatureCNN` and
-    `HalfDQNPolicy` compute in bfloat16, this in float32). Min-max PTQ at the same bits leaves a
-    `minmax` policy as it is, to float32 rounding of the scales: weights on levels have the same
-    range and levels again. That holds for `lsq` only where a weight uses both its outermost levels.
+    `HalfDQNPolicy` compute in bfloat16, this in float32). Min-max PTQ at the same bits (with
+    `ranges="per_channel"` where it was trained `per_channel`) leaves a `minmax` policy as it is, to
+    float32 rounding of the scales: weights on levels have the same range and levels again. That
+    holds for `lsq` only where a weight uses both its outermost levels.
 
     Raises:
         QuarlError: never quantized: not prepared, trained without the callback, or too briefly.

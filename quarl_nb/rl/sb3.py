@@ -153,6 +153,13 @@ def policy_from_zip(
         raise QuarlError(f"'data' in {what} is damaged: {one_line(error)}") from error
     if normalization is not None and not vecnormalize:
         logger.info("observations normalized by '%s'", statistics)
+    # SB3 keeps the raw observations beside those that VecNormalize made of them; off-policy
+    # algorithms do in any case.
+    if statistics is None and net.spec.algo in ("a2c", "ppo") \
+            and data.get("_last_original_obs") is not None:
+        logger.warning("%s was trained with VecNormalize, whose statistics were not found: it acts "
+                       "on raw observations; give vecnormalize=... unless it had norm_obs=False",
+                       what)  # fmt: skip
     return net
 
 

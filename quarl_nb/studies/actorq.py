@@ -149,7 +149,7 @@ RUNTIME = ActorQStudy("actorq_runtime", {
         "communications": ["", "fp32", "int8"], "steps": 3000,
         "seeds": [*range(10)],  # communication precision changes a run by less than runs differ
     },
-}, schema_version=2, reopens=True)  # fmt: skip
+}, schema_version=3, reopens=True)  # fmt: skip
 
 # Where quantized actors pay: small and large policies, batched decisions, more actors, and a
 # learner from idle (0.1 samples per insert) to busier than its actors (4).

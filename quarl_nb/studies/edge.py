@@ -124,7 +124,14 @@ def _run_c(folder: Path, seconds: float) -> dict[str, Any]:
     program = build(folder, target)
     first = run_test(program, target, calls=100)
     calls = int(np.clip(seconds / first["latency_p50_s"], 100, 1_000_000))
-    return run_test(program, target, calls) | policy_memory(program)
+    return _correct(run_test(program, target, calls)) | policy_memory(program)
+
+
+def _correct(report: dict[str, Any]) -> dict[str, Any]:
+    """The report of a program that computes the policy; what another takes is no measurement."""
+    if not report["correct"]:
+        raise QuarlError(f"the program's outputs differ from the policy's: {report}")
+    return report
 
 
 def navigation_layers(network: str) -> tuple[Layer, ...]:
@@ -145,7 +152,7 @@ def _emulate_c(folder: Path) -> dict[str, Any]:
     """Instructions and exact memory on a Cortex-A53; an emulator tells no time."""
     target = board("cortex_a53")
     program = build(folder, target)
-    report = run_test(program, target)
+    report = _correct(run_test(program, target))
     counts = {name: report[name] for name in ("observations", "actions_as_recorded")}
     instructions = {"instructions": instructions_per_decision(program), "printing_counted": False}
     return counts | instructions | policy_memory(program)

@@ -1,7 +1,7 @@
 """What taking over new parameters costs an actor: torch's `load_state_dict` against our payloads.
 
-torch packs quantized weights anew whenever they are loaded (paper, section 3, "Runtime breakdown");
-a payload holds what the engine opens.
+torch packs quantized weights anew whenever they are loaded (paper, section 3, "Runtime breakdown"),
+which is timed alone too; a payload holds what the engine opens.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.ao.nn.quantized.modules.linear import LinearPackedParams
 
 from quarl_nb.errors import QuarlError, check_counts, check_seeds
 from quarl_nb.inference import build_payload, open_engine
@@ -28,7 +29,8 @@ OPENED = ("fp32", "int8")  # ONNX Runtime computes in no fp16 on a CPU
 
 @dataclass(frozen=True)
 class LoadingStudy:
-    """Networks of linear layers: parameters loaded by torch and payloads opened, by precision.
+    """Networks of linear layers: parameters loaded and packed by torch, and payloads opened, by
+    precision.
 
     Parameters: `networks` (hidden sizes as "2048x3" or "4096-512-1024"), `repeats` (of every way
     of loading), `seed` (of the weights).
@@ -36,7 +38,7 @@ class LoadingStudy:
 
     name: str
     profiles: Mapping[str, Mapping[str, Any]] = field(hash=False)
-    schema_version: int = 1
+    schema_version: int = 2
     timed: bool = True
 
     def cells(self, parameters: Mapping[str, Any]) -> list[tuple[dict[str, Any], dict[str, Any]]]:
@@ -53,12 +55,15 @@ class LoadingStudy:
     def measure(self, cell: Mapping[str, Any], budget: Mapping[str, Any]) -> Measurement:
         """Time every way of loading in turn, so that a busy machine slows all of them alike.
 
-        `state_dict_<precision>_s` and `open_<precision>_s` hold the seconds of every repeat.
+        `state_dict_<precision>_s`, `pack_<precision>_s` and `open_<precision>_s` hold the seconds
+        of every repeat.
         """
         torch.set_num_threads(1)
         keep_freed_memory()  # as in an actor
         net = random_policy(cell["network"], cell["seed"])
         loads = {f"state_dict_{precision}": torch_loader(net, precision) for precision in PACKED}
+        loads |= {f"pack_{precision}": torch_packer(net, precision)
+                  for precision, dtype in PACKED.items() if dtype}  # fmt: skip
         loads |= {f"open_{precision}": payload_opener(net, precision) for precision in OPENED}
         for load in loads.values():
             load()  # the first allocates
@@ -75,6 +80,15 @@ def torch_loader(net: PolicyNet, precision: str) -> Callable[[], Any]:
     """What a torch actor does with new parameters: `load_state_dict`, which packs fp16 and int8."""
     model, state = _torch_model(net, precision), _torch_model(net, precision).state_dict()
     return lambda: model.load_state_dict(state)
+
+
+def torch_packer(net: PolicyNet, precision: str) -> Callable[[], Any]:
+    """The packing of fp16 or int8 weights, without the rest of `load_state_dict`."""
+    layers = [module for module in _torch_model(net, precision).modules()
+              if isinstance(module, LinearPackedParams)]  # fmt: skip
+    unpacked = [layer._weight_bias() for layer in layers]
+    return lambda: [layer.set_weight_bias(*weight_bias)
+                    for layer, weight_bias in zip(layers, unpacked, strict=True)]  # fmt: skip
 
 
 def _torch_model(net: PolicyNet, precision: str) -> nn.Module:

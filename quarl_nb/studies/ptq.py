@@ -18,7 +18,7 @@ from quarl_nb.inference import fast_policy
 from quarl_nb.quant import RANGES, Precision, parse_precision, quantize_module, weight_bytes
 from quarl_nb.rl.atari import is_atari
 from quarl_nb.rl.evaluate import evaluate
-from quarl_nb.rl.observations import collect_observations
+from quarl_nb.rl.observations import CALIBRATION_STEPS, collect_observations
 from quarl_nb.rl.policies import PolicyNet
 from quarl_nb.studies.policies import PolicySource, PublicPolicies, Subject, TrainedPolicies, select
 from quarl_nb.studies.ptq_episodes import NEEDED
@@ -28,7 +28,6 @@ from quarl_nb.study import Measurement
 # policy on other seeds (quarl_nb.rl.train.SELECTION_SEED), calibration uses others still.
 FIRST_SEED = 1_000_000
 CALIBRATION_SEED = 2_000_000
-CALIBRATION_STEPS = 2_000
 
 TABLE_4 = ["fp32", "fp16", "int8", "affine8", "legacy8"]
 SWEEP = [f"affine{bits}" for bits in range(2, 17)]

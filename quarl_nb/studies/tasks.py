@@ -83,7 +83,11 @@ TASKS = {
         # 512 wide, 7500 updates in 1,200,000 steps would be bound by the actor: SB3's DQN with
         # eight environments ended at -103 to -116 (seven runs), where a policy changes ten times
         # an episode. With one environment four runs of ActorQ stayed at -200 (pulls every 150 and
-        # 1000 steps, epsilon down to 0.05 and 0.1, int8 and fp32 actors).
+        # 1000 steps, epsilon down to 0.05 and 0.1, int8 and fp32 actors). Pulling every 30 steps,
+        # with an update every 32 and returns over 5 steps, three runs ended at -106 to -130 (9300
+        # and 12,500 updates); int8 actors are 1.2 times as fast there (229 against 280 us a step).
+        # 1024 wide with an update every 64, which would leave actors the slower side, two stayed at
+        # -200.
         Task("MountainCar-v0", "dqn", "Mountain Car (Gym)", 200_000, pull_period=30, width=256,
              samples_per_insert=64.0, options=_DQN | dict(
             learning_rate=4e-3, n_steps=1, buffer_size=10_000, target_update_interval=600,

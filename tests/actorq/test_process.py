@@ -50,6 +50,13 @@ def test_int8_actors_train_a_dqn(small_dqn):
     assert 0 < seen[0]["insert"] and 0 < seen[-1]["train"] <= result.learner_s["train"]
 
 
+def test_the_first_pull_is_counted_and_timed_as_any_other(small_dqn):
+    result = ActorQ(small_dqn(), n_actors=1, pull_period=120, transitions_per_message=60,
+                    reopen=True).learn(120, progress_bar=False)  # fmt: skip
+    assert result.pulls == 1 and result.pulled_bytes == result.payload_bytes
+    assert result.actor_s["pull"] > 0 and result.actor_s["load"] > 0
+
+
 def test_cpu_seconds_of_actors_are_theirs_alone(small_dqn, counter):
     class Busy(counter):
         def step(self, action):

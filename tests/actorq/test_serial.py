@@ -1,5 +1,6 @@
 """The whole loop in one process."""
 
+import time
 from dataclasses import replace
 from time import process_time
 
@@ -10,6 +11,7 @@ from stable_baselines3 import DDPG, SAC, TD3
 
 from quarl_nb.actorq import ActorQ
 from quarl_nb.actorq.actorq import ENGINES
+from quarl_nb.actorq.algorithms import make_algorithm
 from quarl_nb.actorq.run import Saving
 from quarl_nb.errors import QuarlError
 from quarl_nb.rl.checkpoint import load_checkpoint, read_progress, save_checkpoint
@@ -184,6 +186,46 @@ def test_a_run_goes_on_from_its_checkpoint(small_dqn, tmp_path):
     assert np.array_equal(second.replay_buffer.observations[:240], stored)
     again = run(small_dqn(), 480, saving=saving)
     assert again.steps == 480 and not again.episodes
+
+
+def test_counts_and_seeds_may_be_numpys(small_dqn, tmp_path):
+    saving = Saving(checkpoint=tmp_path / "run.pt")
+    run(small_dqn(), np.int64(240), saving=saving, seed=np.int64(1))
+    assert read_progress(saving.checkpoint).done
+    assert run(small_dqn(), np.int64(480), saving=saving, seed=np.int64(1)).steps == 480
+    assert make_algorithm("dqn", "CartPole-v1", 8, seed=np.int64(3)).seed == 3
+
+
+def test_a_checkpoint_has_the_seconds_of_the_run_without_its_shutdown(
+    small_dqn, tmp_path, monkeypatch
+):
+    def slow_to_end(run, tasks):
+        ENGINES["serial"](run, tasks)
+        time.sleep(0.3)
+
+    monkeypatch.setattr("quarl_nb.actorq.actorq.ENGINES", {"serial": slow_to_end})
+    saving = Saving(checkpoint=tmp_path / "run.pt")
+    result = run(small_dqn(), 240, saving=saving)
+    assert read_progress(saving.checkpoint).wall_s == result.wall_s > 0
+
+
+def test_a_resumed_run_that_cannot_start_leaves_the_algorithm_as_it_was(
+    small_dqn, tmp_path, monkeypatch
+):
+    monkeypatch.setattr("quarl_nb.rl.replay_state.MAX_SAVED_BUFFER_BYTES", 0)
+    saving = Saving(checkpoint=tmp_path / "run.pt")
+    run(small_dqn(), 240, saving=saving)
+    model = small_dqn()
+    with monkeypatch.context() as patch:
+        patch.setattr("quarl_nb.actorq.actorq.Learner", None)  # to be called: a TypeError
+        with pytest.raises(TypeError):
+            run(model, 480, saving=saving)
+    assert model.learning_starts == 20
+
+
+def test_exploration_may_end_before_it_begins(small_dqn):
+    model = small_dqn(exploration_fraction=0.0, exploration_final_eps=0.07)
+    assert run(model, 60).stopped == "done" and model.exploration_rate == 0.07
 
 
 def test_a_finished_run_starts_nothing_and_makes_the_updates_it_still_owes(
@@ -374,6 +416,12 @@ def test_a_broken_environment_leaves_what_was_done(small_dqn, counter):
 def test_wrong_settings_are_one_clear_line(small_dqn, options, message):
     with pytest.raises(QuarlError, match=message):
         ActorQ(small_dqn(), **options)
+
+
+@pytest.mark.parametrize("batch_size", [0, 2.5])
+def test_a_batch_of_nothing_is_refused(small_dqn, batch_size):
+    with pytest.raises(QuarlError, match="^batch_size must be "):
+        ActorQ(small_dqn(batch_size=batch_size))
 
 
 def test_what_is_no_algorithm_is_told_first():

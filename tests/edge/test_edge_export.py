@@ -473,3 +473,12 @@ def test_weights_that_are_not_finite_are_named(small_policy, obs, tmp_path, prec
     small_policy.layers[2].bias[1] = torch.inf
     with pytest.raises(QuarlError, match=r"'layers\.2\.bias'.* holds NaN or infinite"):
         export_policy(small_policy, precision, tmp_path, obs, name="p")
+
+
+def test_of_many_observations_all_calibrate_and_some_are_recorded(small_policy, tmp_path):
+    obs = normal(2000, 6)
+    obs[-1] *= 100  # as late in an episode
+    kept = recorded(export_policy(small_policy, "int8", tmp_path, obs, name="p"))
+    assert len(kept["obs"]) == 256 and (kept["obs"][[0, -1]] == obs[[0, -1]]).all()
+    expected = simulate(small_policy, "int8", obs)(torch.as_tensor(kept["obs"])).numpy()
+    np.testing.assert_array_equal(kept["outputs"], expected)

@@ -38,6 +38,19 @@ def test_actions_are_those_of_the_network_with_every_head(make_policy, obs, kind
     np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6)
 
 
+def test_outputs_that_are_no_numbers_are_told(make_policy, obs):
+    body = (("linear", {"in_features": 4, "out_features": 4}), "relu",
+            ("linear", {"in_features": 4, "out_features": 2}))  # fmt: skip
+    net = make_policy((4,), *body)
+    with torch.no_grad():
+        net.layers[0].weight.copy_(4 * torch.eye(4))
+        net.layers[2].weight.copy_(torch.tensor([[1.0, -1.0, 1.0, -1.0]] * 2))
+    policy = fast_policy(net)
+    assert isinstance(policy, EnginePolicy) and policy.act(np.abs(obs))[0].shape == (50,)
+    with pytest.raises(QuarlError, match="the policy's outputs are NaN"):  # inf - inf
+        policy.act(np.full((1, 4), 3e38, np.float32))
+
+
 def test_an_evaluation_by_the_engine_is_that_of_the_network(make_policy):
     net = make_policy((4,), *BODY)
     runs = [evaluate(policy, "CartPole-v1", range(12)) for policy in (net, fast_policy(net))]

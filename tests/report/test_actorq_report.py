@@ -190,6 +190,24 @@ def test_times_of_two_processors_stand_in_rows_of_their_own() -> None:
         assert [ax.get_title().splitlines()[-1] for ax in fig.axes] == ["AMD", "Intel"]
 
 
+def test_two_recipes_of_a_task_are_told_apart() -> None:
+    actors = ["fp32/torch", "int8/onnxruntime"]
+    frame = pd.concat([make_records(["Cartpole (Gym)"], actors, batch_size=batch)
+                       for batch in (64, 128)], ignore_index=True)  # fmt: skip
+    fig, _ = actorq.time_figures.runtime_breakdown(frame)
+    assert [ax.get_title().splitlines()[1] for ax in fig.axes] == ["batch 64", "batch 128"]
+    shown = tables.runtime_table(actorq.parts.step_parts(frame))
+    assert shown["batch"].tolist() == ["64", "64", "128", "128"]
+
+
+def test_runs_of_several_kinds_are_counted_from_the_fewest_to_the_most() -> None:
+    frame = make_records(["Walker Stand"])
+    few = frame[(frame["precision"] != "fp16") | (frame["seed"] == 0)]
+    for records, told in ((frame, "3"), (few, "1 to 3")):
+        shown = tables.table2(tables.table2_rows(actorq.runs.speedups(records)))
+        assert shown.loc["Walker Stand", ("runs", "")] == told
+
+
 def test_a_step_is_the_slower_side_of_two_that_overlap() -> None:
     parts = actorq.parts.step_parts(make_records(["Walker Stand"], seeds=(0,)))
     torch = row_of(parts, actor="fp32/torch")

@@ -72,26 +72,30 @@ def test_many_algorithms(int8, algos, verdict):
     assert rules.variant_keeps_return(frame, "int8", ALGOS).verdict == verdict
 
 
-@pytest.mark.parametrize("finals, verdict", [
-    ({"learner8": 20, "learner8_stochastic": 100}, "reproduced"),
-    ({"learner8": 100, "learner8_stochastic": 100}, "not reproduced"),
+@pytest.mark.parametrize("losing, verdict", [
+    (5, "reproduced"), (3, "reproduced"), (2, "not reproduced"), (0, "not reproduced"),
 ])  # fmt: skip
-def test_a_quantized_learner(finals, verdict):
-    found = rules.some_variant_loses(records({"fp32": 100} | finals), [*finals], ALGOS)
+def test_a_quantized_learner_likely_degrades(losing, verdict):
+    frame = pd.concat([records({"fp32": 100, "learner8": 20}, ALGOS[:losing]),
+                       records({"fp32": 100, "learner8": 100}, ALGOS[losing:])])
+    found = rules.variant_loses(frame, "learner8", ALGOS)
     assert found.verdict == verdict
-    assert "learner's weights in 8 bits: " + ("5" if finals["learner8"] == 20 else "0") \
-        in found.measured
+    assert found.measured.startswith(f"{losing} of 5 algorithms lose more than 5 %, {5 - losing} ")
+    # Of half of the algorithms most of all five cannot be told.
+    two = rules.variant_loses(frame[frame["algo"].isin(ALGOS[:2])], "learner8", ALGOS)
+    assert two.verdict == "inconclusive" and "not measured: TD3" in two.measured
 
 
 def test_an_algorithm_that_is_trained_in_two_ways_counts_once():
     once = records({"fp32": 100, "learner8": 20})
     longer = records({"fp32": 100, "learner8": 20}, ["dqn"]).assign(**{"budget.steps": 2000})
-    found = rules.some_variant_loses(pd.concat([once, longer]), ["learner8"], ALGOS)
-    assert "learner's weights in 8 bits: 5 of 5 algorithms" in found.measured
+    found = rules.variant_loses(pd.concat([once, longer]), "learner8", ALGOS)
+    assert found.measured.startswith("5 of 5 algorithms")
 
 
 @pytest.mark.parametrize("int8, noise, verdict", [
-    (110, 104, "reproduced"), (100, 104, "not reproduced"), (60, 104, "not reproduced"),
+    (110, 104, "reproduced"), (100, 104, "inconclusive"),  # another task may have been meant
+    (60, 104, "inconclusive"),
     (120, 60, "inconclusive"), (120, 100, "inconclusive"),  # int8 gains, though not as noise
     (103, 100, "inconclusive"),  # for certain, though less than 5 %
 ])  # fmt: skip
@@ -100,6 +104,7 @@ def test_noise(int8, noise, verdict):
     found = rules.noise_helps(frame, "int8", "noise8", ALGOS)
     gain = f"{100 * (noise - 100) / 103.5:.1f}%"
     assert found.verdict == verdict and f"(noise of that size: DQN {gain} [" in found.measured
+    assert f"certainly below 5 % with {5 if int8 < 105 else 0} of 5:" in found.measured
     assert {*found.keys} == {*frame["key"]}  # noise decides too, by as many runs
     few = frame[(frame["variant"] != "noise8") | (frame["seed"] < 3)]
     found = rules.noise_helps(few, "int8", "noise8", ALGOS)
@@ -141,22 +146,20 @@ def test_noisy_runs_and_those_without_noise_beside_decide_nothing():
 
 def test_what_holds_for_all_needs_every_variant_and_algorithm():
     """That one loses, or gains, needs no more than one."""
-    pair, both = ["learner8", "learner8_stochastic"], ["float8", "quantile8"]
-    every = records(dict.fromkeys(("fp32", "int8", "noise8", *pair, *both), 100))
+    one, both = "learner8_stochastic", ["float8", "quantile8"]
+    every = records(dict.fromkeys(("fp32", "int8", one, *both), 100))
     last = every["algo"] == "d4pg"
     for rule, verdict, missing in (
         (lambda frame: rules.variants_equal(frame, both, "int8", ALGOS), "reproduced", both[1]),
-        (lambda frame: rules.some_variant_loses(frame, pair, ALGOS), "not reproduced", pair[1]),
-        (lambda frame: rules.noise_helps(frame, "int8", "noise8", ALGOS), "not reproduced", "int8"),
+        (lambda frame: rules.variant_keeps_return(frame, one, ALGOS), "reproduced", one),
     ):
         assert rule(every).verdict == verdict
         for gone in (every["variant"] == missing) & last, last:
             found = rule(every[~gone])
             assert found.verdict == "inconclusive"
             assert f"D4PG, {VARIANTS[missing]}" in found.measured.split("not measured: ")[1]
-    lost = records({"fp32": 100, "int8": 100, "float8": 60, "learner8": 60}, algos=ALGOS[:1])
+    lost = records({"fp32": 100, "int8": 100, "float8": 60}, algos=ALGOS[:1])
     assert rules.variants_equal(lost, both, "int8", ALGOS).verdict == "not reproduced"
-    assert rules.some_variant_loses(lost, pair, ALGOS).verdict == "reproduced"
     gain = records({"fp32": 100, "int8": 110, "noise8": 104}, algos=ALGOS[:1])
     assert rules.noise_helps(gain, "int8", "noise8", ALGOS).verdict == "reproduced"
     other = records({"fp32": 100, "int8": 60}, algos=["qrdqn"])  # that no claim names

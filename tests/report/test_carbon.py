@@ -129,6 +129,13 @@ def test_assumptions_change_what_they_say() -> None:
     assert ratio_and_kg(memory="all")[0] == pytest.approx(machine)
 
 
+def test_a_boards_joules_hold_the_memorys_already() -> None:
+    board = planted().assign(**{"energy.method": "pmic", "energy.ram_energy_j": 0.0})
+    share, every = (row_of(emissions(board, Assumptions(memory=memory), [ALL]), INT8)["kg"]
+                    for memory in ("share", "all"))  # fmt: skip
+    assert share == every
+
+
 def test_intervals_per_step_are_welchs() -> None:
     # Costs of 0.5, 1 and 1.5: a standard error of 0.5 / 3^0.5, at 2 degrees of freedom.
     frame = planted(spread=0.5)
@@ -379,6 +386,11 @@ def test_energy_of_studies_adds_up_and_says_what_is_estimated() -> None:
     lines = study_energy_table(both, ["study", "task"])
     assert lines["task"].tolist() == ["CartPole-v1", "MountainCar-v0", "ppo-CartPole"]
     assert lines["cells"].tolist() == [3, 3, 3]
+    # An hour beside half a core and three hours beside none.
+    long = frames["ptq"].iloc[[0]].assign(wall_s=3 * 3600.0, **{"energy.other_cpu_s": 0.0})
+    quiet = study_energy({"ptq": pd.concat([frames["ptq"].iloc[[0]], long.assign(policy="p")])})
+    (line,) = study_energy_table(quiet, ["study"]).to_dict("records")
+    assert line["cores busy with others"] == "0.1"
     slept = study_energy({"ptq": frames["ptq"].assign(**{"energy.suspended_s": [0.0, 9.0, 0.0]})})
     (line,) = study_energy_table(slept, ["study"]).to_dict("records")
     assert "1 tdp_x_cpu_time, asleep in between" in line["method"]

@@ -9,8 +9,8 @@ import pytest
 from quarl_nb.report.actorq import loading
 
 # Milliseconds of a load, by way.
-TIMES = {"state_dict_fp32": 2, "state_dict_fp16": 40, "state_dict_int8": 20, "open_fp32": 30,
-         "open_int8": 5}  # fmt: skip
+TIMES = {"state_dict_fp32": 2, "state_dict_fp16": 40, "state_dict_int8": 20, "pack_fp16": 36,
+         "pack_int8": 12, "open_fp32": 30, "open_int8": 5}  # fmt: skip
 REPACKING = dict(slower=["state_dict_int8", "state_dict_fp16"], than="state_dict_fp32")
 
 
@@ -41,6 +41,21 @@ def test_slower_is_reproduced_only_when_every_way_surely_is() -> None:
     assert loading.loads_slower(quick, "2048x3", **REPACKING).verdict == "not reproduced"
     alike = make_records(state_dict_int8=2, spread=0.5)
     assert loading.loads_slower(alike, "2048x3", **REPACKING).verdict == "inconclusive"
+
+
+@pytest.mark.parametrize(
+    ("share", "verdict"),
+    [(0.5, "reproduced"), (0.7, "not reproduced"), (0.6, "inconclusive")],
+)
+def test_the_share_of_packing(share, verdict) -> None:
+    both = ["fp16", "int8"]
+    found = loading.packing_takes(make_records(), "2048x3", both, share)
+    assert found.verdict == verdict and found.keys == ("k",)
+    assert found.interval is not None and found.interval.value == pytest.approx(0.6)
+    assert "packing takes 90% [" in found.measured
+    old = make_records().drop(columns="pack_int8_s")
+    assert loading.packing_takes(old, "2048x3", both, share).verdict == "not measured"
+    assert "pack_int8" not in set(loading.loading_rows(old)["way"])
 
 
 def test_what_was_not_loaded_is_not_measured() -> None:

@@ -98,6 +98,17 @@ def test_two_policies_of_one_name_are_no_pair() -> None:
         paired_losses(rows)
 
 
+def test_of_a_name_that_another_policy_was_given_only_the_newest_counts() -> None:
+    old = frame(fp32=[1.0, 2], affine8=[1.0, 2]).assign(**{"provenance.start_time": "2026-01-01"})
+    new = frame(fp32=[3.0, 4], affine8=[3.0, 4]).assign(**{"provenance.start_time": "2026-02-01"})
+    for change in ({"algo": "dqn"}, {"env_id": "Y-v0"}):
+        named_again = new.assign(**change, **{"budget.tensors_sha256": "b2"})
+        both = pd.concat([named_again, old.assign(**{"budget.tensors_sha256": "a1"})])
+        rows = paired_losses(both.reset_index(drop=True))
+        assert rows["reference"].tolist() == [3.5, 3.5]
+        assert all(set(rows[name]) == {value} for name, value in change.items())
+
+
 def test_a_greedy_and_an_exploring_record_are_no_pair() -> None:
     rows = frame(fp32=[1.0, 2], affine8=[1.0, 2])
     rows["budget.random_actions"] = [float("nan"), 0.01]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -229,6 +231,20 @@ def test_the_interval_of_improvement_holds_its_estimate(records) -> None:
     frame = records(lambda *_: 0.03, ("affine8",), noise=0.05)
     for row in summary.ptq_summary(frame, np.random.default_rng(0)).itertuples():
         assert row.improvement_low < row.improvement < row.improvement_high
+
+
+def test_a_table_that_cannot_be_written_leaves_the_older_one(tmp_path: Path, monkeypatch) -> None:
+    old, new = (pd.DataFrame({"a": [text]}) for text in ("old", "new"))
+    save_table(old, old, "t", tmp_path, {}, "")
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(QuarlError, match="t.csv': No space left on device"):
+        save_table(new, new, "t", tmp_path, {}, "")
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
 def test_latex_survives_a_percent_sign(tmp_path: Path) -> None:

@@ -191,3 +191,15 @@ def test_what_an_environment_raises_when_it_is_made_is_one_line():
             make_env("Windless-v0")
     finally:
         del gym.registry["Windless-v0"]
+
+
+def test_an_environment_that_lacks_a_package_is_not_called_unknown():
+    def unboxed(**_):
+        raise gym.error.DependencyNotInstalled("Box2D is not installed")
+
+    gym.register("Unboxed-v0", unboxed)
+    try:
+        with pytest.raises(QuarlError, match="^environment 'Unboxed-v0' lacks a package: .*Box2D"):
+            make_env("Unboxed-v0")
+    finally:
+        del gym.registry["Unboxed-v0"]

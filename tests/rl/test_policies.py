@@ -123,6 +123,16 @@ def test_disk_keeps_everything(net: PolicyNet, tmp_path: Path) -> None:
     assert sorted(os.listdir(tmp_path / "p")) == ["policy.json", "policy.safetensors"]
 
 
+def test_provenance_may_hold_numpys_numbers_but_nothing_that_json_has_not(
+    net: PolicyNet, tmp_path: Path
+) -> None:
+    save_policy(net, tmp_path, {"steps": np.int64(10), "means": np.array([1.5, 2.5])})
+    assert load_policy(tmp_path).spec.provenance == {"steps": 10, "means": [1.5, 2.5]}
+    with pytest.raises(QuarlError, match="^cannot describe the policy in JSON: "):
+        save_policy(net, tmp_path, {"when": object()})
+    assert load_policy(tmp_path).spec.provenance["steps"] == 10  # the older one is whole
+
+
 def test_large_tensors_are_cut_into_parts(net: PolicyNet, tmp_path: Path, monkeypatch) -> None:
     whole = (save_policy(net, tmp_path / "whole", {}) / "policy.safetensors").read_bytes()
     folder = save_policy(net, tmp_path / "cut", {})

@@ -263,6 +263,19 @@ def test_statistics_that_leave_observations_as_they_are_are_not_told(
     assert not caplog.messages
 
 
+def test_a_policy_of_normalized_observations_without_their_statistics_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for normalizes in (False, True):
+        plain = DummyVecEnv([lambda: gym.make(CARTPOLE)])
+        env = VecNormalize(plain) if normalizes else plain
+        model = sb3.PPO("MlpPolicy", env, n_steps=8, batch_size=8, device="cpu",
+                        policy_kwargs=dict(net_arch=[4]))  # fmt: skip
+        model.learn(8).save(tmp_path / f"{normalizes}.zip")
+        load_policy(tmp_path / f"{normalizes}.zip", env_id=CARTPOLE)
+        assert ("trained with VecNormalize" in caplog.text) == normalizes
+
+
 NORMALIZING = ("- - - normalize\n    - true\n", "normalize: true", "- normalize\n - {'a': 1}")
 
 

@@ -16,7 +16,8 @@ def test_the_smoke_profile_runs_to_a_record(tmp_path):
     summary = run_study(LOADING, "smoke", store, progress=False)
     assert (summary.done, summary.failed) == (1, 0)
     record = store.frame("loading").iloc[0]
-    ways = [f"state_dict_{precision}_s" for precision in PACKED] + ["open_fp32_s", "open_int8_s"]
+    ways = [f"state_dict_{precision}_s" for precision in PACKED]
+    ways += ["pack_fp16_s", "pack_int8_s", "open_fp32_s", "open_int8_s"]
     for way in ways:
         assert len(record[way]) == 3 and min(record[way]) > 0
 

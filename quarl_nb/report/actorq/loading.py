@@ -16,6 +16,8 @@ WAYS = {
     "state_dict_fp32": "load_state_dict, fp32",
     "state_dict_fp16": "load_state_dict, fp16",
     "state_dict_int8": "load_state_dict, int8",
+    "pack_fp16": "its packing alone, fp16",
+    "pack_int8": "its packing alone, int8",
     "open_fp32": "payload, fp32",
     "open_int8": "payload, int8",
 }
@@ -39,6 +41,8 @@ def loading_rows(records: pd.DataFrame) -> pd.DataFrame:
     by_size = records[f"{BASE}_s"].map(np.median).sort_values().index
     for _, record in records.loc[by_size].iterrows():
         for way in WAYS:
+            if not _timed(record, way):
+                continue  # the record is older
             milliseconds = 1e3 * _seconds(record, way)
             low, middle, high = np.percentile(milliseconds, [10, 50, 90])
             ratio = _ratio(record, way, BASE)
@@ -74,11 +78,9 @@ def loads_slower(
 
     Not reproduced when one of them surely takes less. Ways are keys of `WAYS`.
     """
-    asked = measured(records)
-    asked = asked[asked["network"] == network] if len(asked) else asked
-    if asked.empty:
+    record = _record(records, network, [*slower, than])
+    if record is None:
         return NOT_MEASURED
-    record = asked.iloc[0]
     ratios = {way: _ratio(record, way, than) for way in slower}
     verdict = decided(all(ratio.low > 1 for ratio in ratios.values()),
                       any(ratio.high < 1 for ratio in ratios.values()))  # fmt: skip
@@ -86,6 +88,37 @@ def loads_slower(
     text = f"{network}: " + ", ".join(f"{WAYS[way]} {ms:.2g} ms" for way, ms in times.items())
     least = min(ratios.values(), key=lambda ratio: ratio.value)
     return Finding(verdict, text, least, (record["key"],))
+
+
+def packing_takes(
+    records: pd.DataFrame, network: str, precisions: Sequence[str], share: float
+) -> Finding:
+    """Packing alone over `load_state_dict`, for `network`: reproduced when it surely takes more
+    than `share` in each of `precisions`, not reproduced when surely less in one."""
+    record = _record(records, network, [f"pack_{each}" for each in precisions])
+    if record is None:
+        return NOT_MEASURED
+    shares = {each: _ratio(record, f"pack_{each}", f"state_dict_{each}") for each in precisions}
+    verdict = decided(all(part.low > share for part in shares.values()),
+                      any(part.high < share for part in shares.values()))  # fmt: skip
+    text = f"{network}: packing takes " + ", ".join(
+        f"{part.value:.0%} [{part.low:.0%}, {part.high:.0%}] of load_state_dict in {each}"
+        for each, part in shares.items()
+    )
+    least = min(shares.values(), key=lambda part: part.value)
+    return Finding(verdict, text, least, (record["key"],))
+
+
+def _record(records: pd.DataFrame, network: str, ways: Sequence[str]) -> pd.Series | None:
+    """The one of `network`, if it may decide and has these ways."""
+    for _, record in measured(records).iterrows():
+        if record["network"] == network and all(_timed(record, way) for way in ways):
+            return record
+    return None
+
+
+def _timed(record: pd.Series, way: str) -> bool:
+    return isinstance(record.get(f"{way}_s"), list)
 
 
 def _seconds(record: pd.Series, way: str) -> np.ndarray:

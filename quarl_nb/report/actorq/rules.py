@@ -15,6 +15,7 @@ from quarl_nb.report.actorq.findings import (
     MIN_REDRAWN_RUNS,
     every_task,
     finding,
+    missing_tasks,
     preferred,
     range_verdict,
     tasks_told,
@@ -33,21 +34,28 @@ from quarl_nb.report.actorq.runs import (
 )
 from quarl_nb.report.findings import NOT_MEASURED, Finding, decided, measured
 from quarl_nb.report.losses import percent
-from quarl_nb.report.pvalues import holm, least_p
+from quarl_nb.report.pvalues import at_least, holm, least_p
 from quarl_nb.report.stats import ALPHA, MARGIN, Interval
 
 
-def speedup_above(records: pd.DataFrame, precisions: Sequence[str], factor: float) -> Finding:
+def speedup_above(
+    records: pd.DataFrame, precisions: Sequence[str], factor: float, exceptions: int = 0
+) -> Finding:
     """Time to 95 % reward, fp32 (torch) over actors of every one of `precisions`.
 
-    Reproduced when every task's interval is above `factor`, not reproduced when one is below it,
-    corrected for all tasks.
+    Reproduced when in each precision all tasks' intervals but `exceptions` are above `factor`, not
+    reproduced when in one precision more of them are below it, corrected for all tasks.
     """
     rows = _speedups(records, precisions)
     if rows.empty:
         return NOT_MEASURED
-    above = (rows["speedup_torch_low"] > factor).all() and every_task(rows, precisions)
-    verdict = decided(above, (rows["speedup_torch_most"] < factor).any())
+
+    def most_missed(missed: pd.Series) -> int:
+        return int(missed.groupby(rows["precision"]).sum().max())
+
+    above = most_missed(rows["speedup_torch_low"] <= factor) <= exceptions
+    below = most_missed(rows["speedup_torch_most"] < factor) > exceptions
+    verdict = decided(above and every_task(rows, precisions), below)
     text = _range_text(rows) + unmeasured_told(rows, precisions)
     return finding(verdict, rows, text, _least(rows, "speedup_torch"), MIN_REDRAWN_RUNS)
 
@@ -67,22 +75,23 @@ def speedup_range(
 def as_slow_as_fp32(
     records: pd.DataFrame, precision: str, env_ids: Sequence[str], pull_period: int
 ) -> Finding:
-    """Time to 95 % reward equal to that of fp32 (torch) within 5 %, on every one of `env_ids`; not
-    reproduced when one is further from it, corrected for all tasks."""
+    """Time to 95 % reward that gains less than 5 % over fp32 (torch), on every one of `env_ids`
+    (slower than fp32 is slow enough: the paper's own are 0.97 and 0.94 times as fast); not
+    reproduced when one gains more, corrected for all tasks."""
     here = records[records["pull_period"] == pull_period] if len(records) else records
     rows = _speedups(here, [precision], (), env_ids)
     if rows.empty:
         return NOT_MEASURED
-    low, high = rows["speedup_torch_low"], rows["speedup_torch_high"]
-    equal = (low > 1 - MARGIN) & (high < 1 + MARGIN)
-    apart = (rows["speedup_torch_least"] > 1 + MARGIN) | (rows["speedup_torch_most"] < 1 - MARGIN)
-    verdict = decided(equal.all() and len(set(rows["env_id"])) == len(env_ids), apart.any())
+    no_faster = (rows["speedup_torch_high"] < 1 + MARGIN).all()
+    faster = (rows["speedup_torch_least"] > 1 + MARGIN).any()
+    verdict = decided(no_faster and len(set(rows["env_id"])) == len(env_ids), faster)
     return finding(verdict, rows, _range_text(rows), _least(rows, "speedup_torch"),
                    MIN_REDRAWN_RUNS)
 
 
 def returns_kept(
-    records: pd.DataFrame, precisions: Sequence[str], measure: str = "final_loss"
+    records: pd.DataFrame, precisions: Sequence[str], measure: str = "final_loss",
+    broadly: bool = False,
 ) -> Finding:
     """Reproduced when on every task the return loses less than 5 % of the fp32 one.
 
@@ -90,13 +99,22 @@ def returns_kept(
 
     Args:
         measure: "final_loss" (end of the run) or "area_loss" (mean over the steps of the run).
+        broadly: most tasks are enough, in each precision (`at_least`); not reproduced when at least
+            half of them lose more.
     """
     rows = _speedups(records, precisions, setting=ANYWHERE, measure=measure)
     if rows.empty:
         return NOT_MEASURED
     kept = rows[f"{measure}_p_no_loss"] <= ALPHA
     lost = holm(rows[f"{measure}_p_loss"].fillna(1).tolist()) <= ALPHA
-    verdict = decided(kept.all() and every_task(rows, precisions), lost.any())
+    holds, fails = kept.all(), lost.any()
+    if broadly:
+        groups = [group for _, group in rows.groupby("precision")]
+        holds = all(at_least(group[f"{measure}_p_no_loss"].fillna(1)) > len(group) / 2
+                    for group in groups)  # fmt: skip
+        fails = any(at_least(group[f"{measure}_p_loss"].fillna(1)) >= len(group) / 2
+                    for group in groups)  # fmt: skip
+    verdict = decided(holds and every_task(rows, precisions), fails)
     worst = rows.loc[rows[measure].idxmax()]
     of = {"final_loss": "final return", "area_loss": "mean return over the run"}[measure]
     text = (f"{int(kept.sum())} of {len(rows)} without loss of {of}, {int(lost.sum())} lose more "
@@ -118,9 +136,24 @@ def fewer_steps(records: pd.DataFrame, precision: str, env_ids: Sequence[str]) -
         return NOT_MEASURED
     fewer = (rows["steps_ratio_low"] > 1).all() and len(set(rows["env_id"])) == len(env_ids)
     verdict = decided(fewer, (rows["steps_ratio_most"] < 1).any())
-    text = "steps of fp32 over those here: " + "; ".join(
-        f"{row['task']} {told(row, 'steps_ratio')}" for _, row in rows.iterrows()
-    )
+    return finding(verdict, rows, _steps_text(rows), _least(rows, "steps_ratio"), MIN_REDRAWN_RUNS)
+
+
+def fewer_steps_somewhere(
+    records: pd.DataFrame, precision: str, algos: Sequence[str]
+) -> Finding:
+    """Reproduced when 95 % reward takes fewer steps than with fp32 on a task of each of `algos`,
+    corrected for all tasks; not reproduced when on every task of Table 2 it takes less than 5 %
+    fewer with one of them."""
+    rows = _speedups(records, [precision], algos, (), ANYWHERE, "steps_ratio")
+    if rows.empty:
+        return NOT_MEASURED
+    fewer, perhaps = (
+        {*rows["algo"][some]} for some in
+        (rows["steps_ratio_least"] > 1, rows["steps_ratio_most"] >= 1 + MARGIN)
+    )  # fmt: skip
+    verdict = decided(fewer >= {*algos}, not missing_tasks(rows, algos) and not perhaps >= {*algos})
+    text = f"{_steps_text(rows)}; {tasks_told(rows, algos)}"
     return finding(verdict, rows, text, _least(rows, "steps_ratio"), MIN_REDRAWN_RUNS)
 
 
@@ -198,6 +231,11 @@ def _speedups(
     if measure not in found:
         return found[:0]
     return preferred(found[keep & found["level"].notna() & found[measure].notna()])
+
+
+def _steps_text(rows: pd.DataFrame) -> str:
+    each = (f"{row['task']} {told(row, 'steps_ratio')}" for _, row in rows.iterrows())
+    return "steps of fp32 over those here: " + "; ".join(each)
 
 
 def _range_text(rows: pd.DataFrame, algos: Sequence[str] = ()) -> str:

@@ -10,7 +10,6 @@ import pandas as pd
 from quarl_nb.report.actorq.actors import ACTORS, actor_label
 from quarl_nb.report.actorq.knobs import KNOBS, knob_texts, varied
 from quarl_nb.report.actorq.parts import ACTOR_PARTS, by_actor
-from quarl_nb.report.actorq.runs import MACHINE
 from quarl_nb.report.losses import percent_interval
 from quarl_nb.report.paper import published
 from quarl_nb.report.paper import speedups as published_speedups
@@ -85,9 +84,14 @@ def table2(rows: pd.DataFrame) -> pd.DataFrame:
             lines[(str(task), *len(knobs) * [""])] = published_cells | {
                 ("reward", "95 %, measured"): UNMEASURED
             }
-        for _, row in measured.iterrows():
-            name = (str(task), *knob_texts(row, knobs, measured))
-            lines[name] = lines.get(name, published_cells) | _measured_cells(row)
+        names = [(str(task), *knob_texts(row, knobs, measured)) for _, row in measured.iterrows()]
+        for name, kinds in measured.groupby(pd.Index(names, tupleize_cols=False), sort=False):
+            line = published_cells
+            for _, row in kinds.iterrows():
+                line = line | _measured_cells(row)
+            fewest, most = int(kinds["runs"].min()), int(kinds["runs"].max())
+            runs = str(most) if fewest == most else f"{fewest} to {most}"
+            lines[name] = line | {("runs", ""): runs}
     order = [("reward", "95 %, published"), ("reward", "95 %, measured"),
              *(("time (s), published", name) for name in ("fp32", "fp16", "int8")),
              *(("time (s), measured", actor_label(name)) for name in ACTORS),
@@ -113,8 +117,7 @@ def _published_cells(row: pd.Series) -> dict[tuple[str, str], str]:
 def _measured_cells(row: pd.Series) -> dict[tuple[str, str], str]:
     precision = row["precision"]
     cells = {("reward", "95 %, measured"): _number(row["level"], UNLEARNED),
-             ("time (s), measured", actor_label(row["actor"])): _number(row["time_s"], NEVER),
-             ("runs", ""): f"{row['runs']:.0f}"}
+             ("time (s), measured", actor_label(row["actor"])): _number(row["time_s"], NEVER)}
     if precision != "fp32":
         cells["speed-up", f"{precision} over torch fp32"] = interval_text(row, "speedup_torch")
         cells["speed-up", f"{precision} over ORT fp32"] = interval_text(row, "speedup_ort")
@@ -156,7 +159,8 @@ def runtime_table(parts: pd.DataFrame) -> pd.DataFrame:
     ms = {f"{name} (ms)": (1e3 * rows[name]).map("{:.3f}".format) for name in ACTOR_PARTS}
     return pd.DataFrame({
         "task": rows["task"], "width": rows["width"], "pull period": rows["pull_period"],
-        "samples per insert": rows["samples_per_insert"].map("{:g}".format), **_machines(rows),
+        "samples per insert": rows["samples_per_insert"].map("{:g}".format),
+        **_differences(rows, shown=by),
         "actor": rows["actor"].map(actor_label), "sent as": rows["communication"], **ms,
         "actor in all (ms)": (1e3 * rows["actor_step_s"]).map("{:.3f}".format),
         "learner (ms)": (1e3 * rows["learner_step_s"]).map("{:.3f}".format),
@@ -171,7 +175,8 @@ def communication_table(found: pd.DataFrame) -> pd.DataFrame:
     if found.empty:
         return found
     return pd.DataFrame({
-        "task": found["task"], "pull period": found["pull_period"], **_machines(found),
+        "task": found["task"], "pull period": found["pull_period"],
+        **_differences(found, shown=["pull_period"]),
         "computed in": found["actor"].map(actor_label), "sent as": found["communication"],
         "steps per second": found["steps_per_s"].map("{:.0f}".format),
         "speed-up over sent as fp32": [
@@ -187,9 +192,7 @@ def prediction_table(pairs: pd.DataFrame) -> pd.DataFrame:
         return pairs
     return pd.DataFrame({
         "task": pairs["task"],
-        **{KNOBS[name]: [text for _, row in pairs.iterrows()
-                         for text in knob_texts(row, [name], pairs)]
-           for name in varied(pairs)},
+        **_differences(pairs),
         "actor": pairs["actor"].map(actor_label), "over": pairs["baseline"].map(actor_label),
         "actor alone": pairs["gain"].map("{:.2f}".format),
         "load of the learner": pairs["load"].map("{:.2f}".format),
@@ -199,9 +202,11 @@ def prediction_table(pairs: pd.DataFrame) -> pd.DataFrame:
     })  # fmt: skip
 
 
-def _machines(rows: pd.DataFrame) -> dict[str, pd.Series]:
-    """Columns that tell the processor and the learner's GPU, where there are several."""
-    return {KNOBS[name]: rows[name] for name in MACHINE if rows[name].nunique() > 1}
+def _differences(rows: pd.DataFrame, shown: Sequence[str] = ()) -> dict[str, list[str]]:
+    """Columns of what the rows were set to where they differ in it, without those `shown`."""
+    return {KNOBS[name]: [text for _, row in rows.iterrows()
+                          for text in knob_texts(row, [name], rows)]
+            for name in varied(rows) if name not in shown}  # fmt: skip
 
 
 def _with_ends(name: str) -> list[str]:

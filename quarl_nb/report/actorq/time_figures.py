@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from quarl_nb.report.actorq.actors import COLORS, actor_label, kind_order
-from quarl_nb.report.actorq.knobs import machine_told
+from quarl_nb.report.actorq.knobs import knobs_told, machine_told, varied
 from quarl_nb.report.actorq.parts import (
     ACTOR_PARTS,
     bounded_speedup,
@@ -18,7 +18,7 @@ from quarl_nb.report.actorq.parts import (
     predicted_speedups,
     step_parts,
 )
-from quarl_nb.report.actorq.runs import SETTING
+from quarl_nb.report.actorq.runs import MACHINE, SETTING
 from quarl_nb.report.style import (
     BLACK,
     GREEN,
@@ -59,12 +59,20 @@ def runtime_breakdown(records: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
         for ax, (_, rows) in zip(axes, panels, strict=True):
             _stack(ax, rows.sort_values(["pull_period", "actor"], key=lambda x: x.map(kind_order)))
             first = rows.iloc[0]
-            title = [f"{first['task']}, width {first['width']}", *machine_told(first, parts)]
-            ax.set_title("\n".join(title), pad=14)
+            ax.set_title(_title(first, parts), pad=14)
         fig.supylabel("ms of an actor per environment step", fontsize=7)
         common_legend(fig, axes)
     names = ["task", "width", "pull_period", "actor", "runs", *ACTOR_PARTS, "actor_wait"]
     return fig, parts[names]
+
+
+def _title(first: pd.Series, parts: pd.DataFrame) -> str:
+    """The task, its width, and what else tells this panel from the others of the task."""
+    same = parts[parts["task"] == first["task"]]
+    named = ("width", "pull_period", *MACHINE)
+    told = knobs_told(first, [name for name in varied(same) if name not in named], same)
+    lines = [f"{first['task']}, width {first['width']}", ", ".join(told)]
+    return "\n".join([*filter(None, lines), *machine_told(first, parts)])
 
 
 def _stack(ax: Axes, rows: pd.DataFrame) -> None:

@@ -85,6 +85,8 @@ def _joules(run: pd.Series, assumed: Assumptions) -> dict[str, Floats]:
     found["learner"] = found["learner"] + run["energy.gpu_energy_j"] / run["wall_s"] * seconds
     memory = {"share": run["energy.ram_energy_j"] / run["wall_s"], "none": 0.0,
               "all": run["energy.assumed_watts"]["ram"]}[assumed.memory]  # fmt: skip
+    if run["energy.method"].startswith("pmic"):
+        memory = 0.0  # the board's joules hold it
     found["memory"] = memory * seconds
     return found | {ALL: np.sum([*found.values()], axis=0)}
 

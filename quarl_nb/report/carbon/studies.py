@@ -25,8 +25,8 @@ def study_energy(frames: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
 
     Returns:
         study, task (the name of the policy, or of the environment), precision, method, cells,
-        wall_h, cpu_h, kwh, kg (CO2e), load (CPU-seconds a second of others on the machine; NaN:
-        not recorded), profile.
+        wall_h, cpu_h, kwh, kg (CO2e), others_h (CPU-hours of others on the machine) in told_h (of
+        the cells that recorded it), profile.
     """
     parts = [_cells(rows).assign(study=name) for name, rows in frames.items()
              if "energy.cpu_s" in rows]  # fmt: skip
@@ -40,7 +40,8 @@ def study_energy(frames: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     cells["kg"] = cells["kwh"] * cells["grid"].fillna(metered["grid"].mean())
     return cells.groupby(GROUP, sort=False, dropna=False).agg(
         cells=("kg", "size"), wall_h=("wall_h", "sum"), cpu_h=("cpu_h", "sum"),
-        kwh=("kwh", "sum"), kg=("kg", "sum"), load=("load", "mean"), profile=("profile", "first"),
+        kwh=("kwh", "sum"), kg=("kg", "sum"), others_h=("others_h", "sum"),
+        told_h=("told_h", "sum"), profile=("profile", "first"),
     ).reset_index()  # fmt: skip
 
 
@@ -50,7 +51,7 @@ def _cells(rows: pd.DataFrame) -> pd.DataFrame:
 
     task = next((rows[name] for name in ("policy", "env_id") if name in rows), "")
     method = rows["energy.method"] if "energy.method" in rows else pd.Series(CPU_TIME, rows.index)
-    asleep = numbers(SUSPENDED) > 0
+    asleep, others = numbers(SUSPENDED) > 0, numbers("energy.other_cpu_s")
     return pd.DataFrame({
         "task": task, "precision": rows["precision"] if "precision" in rows else "",
         "method": method.where(~asleep, method + ASLEEP), "profile": rows["profile"],
@@ -58,7 +59,7 @@ def _cells(rows: pd.DataFrame) -> pd.DataFrame:
         "cpu_s": rows["energy.cpu_s"],
         "joules": numbers("energy.energy_j").where(method != CPU_TIME),
         "grid": numbers("energy.grid_kg_per_kwh"),
-        "load": numbers("energy.other_cpu_s") / rows["wall_s"],
+        "others_h": others / 3600, "told_h": rows["wall_s"].where(others.notna()) / 3600,
     })  # fmt: skip
 
 
@@ -75,7 +76,7 @@ def study_energy_table(found: pd.DataFrame, by: list[str]) -> pd.DataFrame:
     lines = []
     for names, rows in found.groupby(by, sort=False, dropna=False):
         cells, wh, g = rows["cells"].sum(), 1e3 * rows["kwh"].sum(), 1e3 * rows["kg"].sum()
-        load = rows["load"].mean()
+        load = rows["others_h"].sum() / rows["told_h"].sum() if rows["told_h"].any() else np.nan
         lines.append(dict(zip(by, names, strict=True)) | {
             "profile": "+".join(dict.fromkeys(rows["profile"])), "cells": cells,
             "hours": f"{rows['wall_h'].sum():.3g}", "CPU-hours": f"{rows['cpu_h'].sum():.3g}",

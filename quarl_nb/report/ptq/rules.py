@@ -47,9 +47,10 @@ def hardness_differs(
     records: pd.DataFrame, precisions: Sequence[str], algos: Sequence[str] = (),
     min_policies: int = 2,
 ) -> Finding:
-    """Reproduced when at the same precision one policy loses more than 5 % and another none.
+    """Reproduced when at the same precision, by the same algorithm, a policy loses more than 5 %
+    and one in another environment less; and in the same environment so do two of two algorithms.
 
-    Not reproduced when every policy is without loss, or every one loses. Holm over policies.
+    Not reproduced when every policy loses less than 5 %, or every one more. Holm over policies.
     """
     measured = losses_at(records, precisions, algos)
     if measured.empty:
@@ -59,13 +60,21 @@ def hardness_differs(
         return none_learned(measured)
     hard = holm(losses["p_loss"].tolist()) <= ALPHA
     easy = holm(losses["p_no_loss"].tolist()) <= ALPHA
-    text = f"{hard.sum()} of {len(losses)} policies lose more than 5 %, {easy.sum()} nothing"
+    text = f"{hard.sum()} of {len(losses)} policies lose more than 5 %, {easy.sum()} less"
     text += f", in {' or '.join(precisions)}"
-    text += left_out
+    by_task = _differing(losses[hard], losses[easy], "algo", "env_id")
+    by_algo = _differing(losses[hard], losses[easy], "env_id", "algo")
+    text += f"; both by {by_task} algorithms and in {by_algo} environments{left_out}"
     worst = _worst(losses)
     verdict: Verdict = "inconclusive" if _too_few(losses, min_policies) \
-        else decided(hard.any() and easy.any(), hard.all() or easy.all())
+        else decided(by_task and by_algo, hard.all() or easy.all())
     return Finding(verdict, f"{text}{_few_note(losses)}", _interval(worst), keys_of(losses))
+
+
+def _differing(hard: pd.DataFrame, easy: pd.DataFrame, same: str, other: str) -> int:
+    """How many values of `same` have a hard policy and an easy one that differ in `other`."""
+    pairs = hard[[same, other]].merge(easy[[same, other]], on=same, suffixes=("", "_easy"))
+    return int(pairs[same][pairs[other] != pairs[f"{other}_easy"]].nunique())
 
 
 def wider_weights_lose_more(

@@ -32,6 +32,7 @@ class Widths:
     """
 
     policy: str
+    env_id: str
     bits: tuple[int, ...]
     reference: Floats
     returns: Floats
@@ -69,7 +70,8 @@ def _widths(name: str, policy: str, reference: pd.Series, widths: pd.DataFrame) 
     n = min(len(base) for base, _ in pairs)
     generator = np.random.default_rng(zlib.crc32(name.encode()))
     return Widths(
-        policy, tuple(int(bits) for bits in widths["bits"]), pairs[0][0][:n],
+        policy, str(reference["env_id"]), tuple(int(bits) for bits in widths["bits"]),
+        pairs[0][0][:n],
         np.stack([returns[:n] for _, returns in pairs]),
         bootstrap_weights(n, generator), sign_vectors(n, generator),
         (str(reference["key"]), *widths["key"].astype(str)),
@@ -160,9 +162,10 @@ def _differ(policies: list[Widths]) -> Finding:
     spots = table[table["sweet_spot"]]
     text = f"{len(spots)} of {len(table)} policies have a sweet spot"
     text += "".join(f"; {row.policy} at {row.bits} bits" for row in spots.itertuples())
-    each = [_spots(widths) for widths, is_spot
+    each = [(widths.env_id, *_spots(widths)) for widths, is_spot
             in zip(policies, table["sweet_spot"], strict=True) if is_spot]  # fmt: skip
-    apart = any(a <= not_b and b <= not_a for (a, not_a), (b, not_b) in combinations(each, 2))
+    apart = any(env_a != env_b and a <= not_b and b <= not_a
+                for (env_a, a, not_a), (env_b, b, not_b) in combinations(each, 2))  # fmt: skip
     return Finding("reproduced" if apart else "inconclusive", text)
 
 
