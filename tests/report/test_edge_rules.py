@@ -81,7 +81,7 @@ def test_ten_times_on_each(ratios, verdict) -> None:
     two = ["Policy II", "Policy III"]
     records = on_the_board(ratios)
     if len(ratios) == 1:
-        records = records[records["network"] != "4096-512-1024"]
+        records = records[~records["key"].str.contains("4096")]
     assert edge.rules.int8_speedup(records, two, low=10, each=True).verdict == verdict
 
 
@@ -235,8 +235,9 @@ def test_few_bits_pay_where_nothing_is_lost_and_a_kernel_is_faster(rates, ratio,
     found = edge.success_rules.few_bits_pay(pd.concat([kernels, trained]), ["affine5", "affine4"])
     assert found.verdict == verdict
     assert "affine5 (QAT)" in found.measured and "its int8 kernel" in found.measured
-    assert "affine4 (QAT) falls by points: Policy I 20.0" in found.measured
-    assert "its int4 kernel over fp32: on this machine in C Policy I 2.00x" in found.measured
+    # int4 has one level too few for affine4.
+    falls, kernel = found.measured.split("; affine4 (QAT) falls by points: ")[1].split("; its ")
+    assert falls.startswith("Policy I 20.0") and kernel.startswith("int8 kernel over fp32: ")
 
 
 @pytest.mark.parametrize(
