@@ -107,7 +107,7 @@ def returns_kept(
         return NOT_MEASURED
     kept = rows[f"{measure}_p_no_loss"] <= ALPHA
     lost = holm(rows[f"{measure}_p_loss"].fillna(1).tolist()) <= ALPHA
-    holds, fails = kept.all(), lost.any()
+    holds, fails = bool(kept.all()), bool(lost.any())
     if broadly:
         groups = [group for _, group in rows.groupby("precision")]
         holds = all(at_least(group[f"{measure}_p_no_loss"].fillna(1)) > len(group) / 2

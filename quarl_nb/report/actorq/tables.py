@@ -84,8 +84,8 @@ def table2(rows: pd.DataFrame) -> pd.DataFrame:
             lines[(str(task), *len(knobs) * [""])] = published_cells | {
                 ("reward", "95 %, measured"): UNMEASURED
             }
-        names = [(str(task), *knob_texts(row, knobs, measured)) for _, row in measured.iterrows()]
-        for name, kinds in measured.groupby(pd.Index(names, tupleize_cols=False), sort=False):
+        at = [(str(task), *knob_texts(row, knobs, measured)) for _, row in measured.iterrows()]
+        for name, kinds in measured.groupby(pd.Index(at, tupleize_cols=False), sort=False):
             line = published_cells
             for _, row in kinds.iterrows():
                 line = line | _measured_cells(row)

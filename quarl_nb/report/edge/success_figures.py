@@ -103,8 +103,8 @@ def _reach(rows: pd.DataFrame) -> np.ndarray:
 def success_against_latency(records: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
     """Success against the time of a decision: measured on this machine, modelled on the Pi 3B.
 
-    A width takes the time of the narrowest kernel that holds it; of a width's methods the one that
-    succeeds most is shown. Published points stand beside the modelled ones.
+    A width takes the time of the narrowest kernel that holds it; of the methods of a width and
+    kernel the one that succeeds most is shown. Published points stand beside the modelled ones.
 
     Args:
         records: those of `edge`, `edge_board` and `navigation` in one frame.
@@ -139,7 +139,7 @@ def _points(records: pd.DataFrame) -> pd.DataFrame:
         return pd.DataFrame()
     best = flown[(flown["kernel"] != "") & (flown["policy"] != "")]
     best = best.assign(bits=best["precision"].map(bits)).sort_values("success", ascending=False) \
-               .drop_duplicates(["policy", "bits"])
+               .drop_duplicates(["policy", "kernel", "bits"])
     shown = timed[(timed["runtime"] == "c") & timed["machine"].isin([HERE, PAPERS_BOARD])]
     times = shown[["policy", "precision", "source", "machine", "latency_s"]]
     found = best[["policy", "precision", "kernel", "method", "success", "low", "high"]].merge(
@@ -173,7 +173,8 @@ def _marker(policy: str) -> str:
 def _point_legend(points: pd.DataFrame) -> list[Line2D | Patch]:
     shapes = [Line2D([], [], color=GREY, marker=_marker(name), ls="", label=name)
               for name in policies() if name in set(points["policy"])]  # fmt: skip
-    colors = [Patch(color=color, label=f"{name} kernel") for name, color in KERNEL_COLORS.items()]
+    colors = [Patch(color=color, label=f"{name} kernel") for name, color in KERNEL_COLORS.items()
+              if name in set(points["kernel"])]  # fmt: skip
     open_ = Line2D([], [], color=GREY, marker="o", mfc="white", ls="", label="published")
     width = Line2D([], [], color=BLACK, marker="$8$", ms=3.5, mew=0, ls="", label="bits of weights")
     return [*shapes, *colors, open_, width]

@@ -67,7 +67,7 @@ def hardness_differs(
     text += f"; both by {by_task} algorithms and in {by_algo} environments{left_out}"
     worst = _worst(losses)
     verdict: Verdict = "inconclusive" if _too_few(losses, min_policies) \
-        else decided(by_task and by_algo, hard.all() or easy.all())
+        else decided(bool(by_task and by_algo), hard.all() or easy.all())
     return Finding(verdict, f"{text}{_few_note(losses)}", _interval(worst), keys_of(losses))
 
 
