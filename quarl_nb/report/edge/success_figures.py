@@ -122,6 +122,7 @@ def success_against_latency(records: pd.DataFrame) -> tuple[Figure, pd.DataFrame
             if source == "modelled":
                 _draw_points(ax, points[points["source"] == "published"])
             ax.set_xscale("log")
+            ax.margins(0.1)  # room for the bits
             ax.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
             ax.xaxis.set_minor_formatter(NullFormatter())
             ax.set_xlabel("one decision (ms)")
