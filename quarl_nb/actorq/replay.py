@@ -66,7 +66,8 @@ class ReplayFeed:
         assert buffer is not None
         stream = (transitions.actor, env)
         goes_on = stream == self._last_stream or not buffer.size()
-        if isinstance(buffer, NStepReplayBuffer) and not goes_on:
+        n_step = isinstance(buffer, NStepReplayBuffer)
+        if n_step and not goes_on:
             # Steps that follow each other in the buffer but not in one environment, or not in this
             # run: an n-step return must end there, bootstrapping (as it does at a timeout).
             cut = buffer.dones[buffer.pos - 1] == 0
@@ -76,6 +77,8 @@ class ReplayFeed:
         if transitions.actions.dtype.kind == "f":
             actions = algorithm.policy.scale_action(actions)
         for t in range(len(actions)):
+            if n_step:  # a cut of the step that was here, where the buffer keeps no timeouts
+                buffer.timeouts[buffer.pos] = 0
             buffer.add(
                 transitions.obs[t, env],
                 transitions.next_obs[t, env],

@@ -76,6 +76,19 @@ def test_n_step_returns_do_not_run_from_one_actors_steps_into_anothers(three_ste
     assert (sample.next_observations == 0).all()
 
 
+def test_a_cut_ends_with_its_step_in_a_buffer_that_keeps_no_timeouts(counter):
+    model = DQN("MlpPolicy", counter(), n_steps=3, buffer_size=4, device="cpu",
+                replay_buffer_kwargs={"handle_timeout_termination": False})  # fmt: skip
+    learner = Learner(model, Settings(), 10)
+    learner.insert(steps(0, [1.0, 1.0]))
+    learner.insert(steps(1, [1.0, 1.0]))  # cuts at 1, where the buffer comes again
+    assert model.replay_buffer.timeouts[:, 0].tolist() == [0, 1, 0, 0]
+    last = steps(1, [1.0, 1.0])
+    last.dones[-1] = True
+    learner.insert(last)
+    assert model.replay_buffer._get_samples(np.array([1])).dones.item() == 1
+
+
 def test_n_step_returns_end_where_an_actor_was_started_again(three_step_dqn):
     learner = Learner(three_step_dqn, Settings(), 10)
     learner.insert(steps(0, [1.0, 1.0]))
