@@ -16,8 +16,8 @@ WAYS = {
     "state_dict_fp32": "load_state_dict, fp32",
     "state_dict_fp16": "load_state_dict, fp16",
     "state_dict_int8": "load_state_dict, int8",
-    "pack_fp16": "its packing alone, fp16",
-    "pack_int8": "its packing alone, int8",
+    "pack_fp16": "packing alone of load_state_dict, fp16",
+    "pack_int8": "packing alone of load_state_dict, int8",
     "open_fp32": "payload, fp32",
     "open_int8": "payload, int8",
 }
