@@ -6,6 +6,7 @@ from quarl_nb.edge.build import this_machine
 from quarl_nb.errors import QuarlError, UnavailableError
 from quarl_nb.runner import plan, run_study
 from quarl_nb.store import ResultStore
+from quarl_nb.studies import edge
 from quarl_nb.studies.edge import EDGE, EMULATED, HERE, navigation_policy
 
 
@@ -89,3 +90,13 @@ def test_bad_parameters_are_one_clear_line(change, message):
         plan(EDGE, "smoke", change)
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("run", [lambda folder: edge._run_c(folder, 1.0), edge._emulate_c])
+def test_a_program_that_computes_something_else_is_not_measured(tmp_path, monkeypatch, run):
+    for made in ("build", "board", "this_machine"):
+        monkeypatch.setattr(edge, made, lambda *_: None)
+    wrong = {"correct": False, "latency_p50_s": 1.0}
+    monkeypatch.setattr(edge, "run_test", lambda *_, **__: wrong)
+    with pytest.raises(QuarlError, match="outputs differ from the policy's"):
+        run(tmp_path)
