@@ -41,8 +41,9 @@ def int8_speedup(
         return NOT_MEASURED
     board = on_papers_board(rows)
     within = rows["speedup"][board].between(low, high).groupby(rows["policy"]).any()
-    holds = within.all() and {*within.index} >= {*policies} if each else within.any()
-    verdict = decided(holds, board.any() and not (within.all() if each else within.any()))
+    met = within.all() if each else within.any()
+    whole = not each or {*within.index} >= {*policies}
+    verdict = decided(met and whole, board.any() and not met)
     text = f"fp32 over int8: {ratios_text(rows)}"
     asked = rows[board] if board.any() else rows[rows["source"] == "measured"]
     best = asked.loc[asked["speedup"].idxmax()]
