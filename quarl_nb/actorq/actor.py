@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from quarl_nb.actorq.environments import close, make_checked, n_outputs
+from quarl_nb.actorq.exploration import exploration
 from quarl_nb.actorq.quantizer import deserialize
 from quarl_nb.actorq.settings import ActorTask, Orders, Transitions
 from quarl_nb.actorq.timed import Timed
@@ -41,12 +42,12 @@ class Actor(Timed):
         except BaseException:
             self.close()
             raise
-        head = task.spec.head
-        self._low, self._high = (np.array(b, np.float32) for b in (head.low, head.high))
-        self._sigma = settings.noise(task.index) * (self._high - self._low) / 2
         self._returns = np.zeros(len(self.envs))
         self._lengths = np.zeros(len(self.envs), np.int64)
         self._n_outputs = n_outputs(task.spec)
+        self._exploration = exploration(
+            task.spec.head, self._n_outputs, settings, task.index, self._rng
+        )
         self._engine: Engine | None = None
         self.version = -1
         self.pulled_bytes, self.pulls = 0, 0
@@ -132,6 +133,7 @@ class Actor(Timed):
                         dones[t, i], timeouts[t, i] = True, not terminated
                         episodes.append((float(self._returns[i]), int(self._lengths[i])))
                         self._returns[i], self._lengths[i] = 0.0, 0
+                        self._exploration.end_episode(i)
                         obs[t + 1, i] = self._checked(env.reset()[0])
             self.seconds["environment"] += perf_counter() - started
         self._obs = obs[-1]
@@ -161,7 +163,6 @@ class Actor(Timed):
             return np.stack([env.action_space.sample() for env in self.envs])
         if self._engine is None:
             raise QuarlError("the actor has no policy yet: open variables first")
-        head = self.task.spec.head
         started = perf_counter()
         outputs = self._engine.run(obs)  # refuses observations of another shape than its own
         if outputs.shape[1] != self._n_outputs:
@@ -172,15 +173,8 @@ class Actor(Timed):
         if not np.isfinite(outputs).all():
             precision = self.task.settings.precision
             raise QuarlError(f"the policy's outputs in {precision} are NaN or infinite")
-        actions = head.actions(torch.from_numpy(outputs), None)
-        if head.discrete:
-            explore = self._rng.random(len(actions)) < orders.epsilon
-            if explore.any():
-                actions[explore] = self._rng.integers(outputs.shape[1], size=explore.sum())
-        elif self._sigma.any():
-            flat = actions.reshape(len(actions), -1)
-            noise = self._rng.standard_normal(flat.shape, np.float32) * self._sigma
-            actions = np.clip(flat + noise, self._low, self._high).reshape(actions.shape)
+        greedy = self.task.spec.head.actions(torch.from_numpy(outputs), None)
+        actions = self._exploration(greedy, orders.epsilon)
         self.seconds["inference"] += perf_counter() - started
         return actions
 

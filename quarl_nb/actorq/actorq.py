@@ -91,6 +91,8 @@ class ActorQ:
         self.algorithm, self.engine = algorithm, engine
         self.saving, self.quantizer = _with_paths(saving or Saving()), quantizer
         self.settings = Settings(**settings)
+        if self.settings.ez_greedy and not isinstance(algorithm.action_space, gym.spaces.Discrete):
+            raise QuarlError(f"ez_greedy is of discrete actions, not of {algorithm.action_space}")
         if self.settings.seed is None:
             self.settings = replace(self.settings, seed=algorithm.seed or 0)
         self.make_env = env_factory(algorithm, env)

@@ -38,6 +38,7 @@ class Settings:
     # a message does, bootstrapping there.
     transitions_per_message: int = 50
     noise_max: float = NOISE_MAX  # sigma of the last actor, in half widths of the action range
+    ez_greedy: bool = False  # random discrete actions go on for a while; see `EpsilonGreedy`
     seed: int | None = None  # None: the algorithm's own, or 0 if it has none
 
     def __post_init__(self) -> None:
@@ -48,8 +49,9 @@ class Settings:
         check_counts(1, **{name: getattr(self, name) for name in counts})
         if self.publish_period is not None:
             check_counts(1, publish_period=self.publish_period)
-        if not isinstance(self.reopen, bool):
-            raise QuarlError(f"reopen is {self.reopen!r}; True or False")
+        for name in ("reopen", "ez_greedy"):
+            if not isinstance(getattr(self, name), bool):
+                raise QuarlError(f"{name} is {getattr(self, name)!r}; True or False")
         if self.seed is not None:
             check_seeds(self.seed)
         for name in ("samples_per_insert", "noise_max"):

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from quarl_nb.energy import EnergyMeter
 
 SETTINGS = ("precision", "runtime", "n_actors", "envs_per_actor", "pull_period",
-            "samples_per_insert", "seed")  # fmt: skip
+            "samples_per_insert", "ez_greedy", "seed")  # fmt: skip
 # Of an environment, or an algorithm in it, that is no task of the studies: the paper's.
 DEFAULTS = {"steps": 40_000, "width": 2048, "pull_period": 1000, "samples_per_insert": 16.0}
 
@@ -42,6 +42,8 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
         default = DEFAULTS[name.replace("-", "_")]
         actorq.add_argument(f"--{name}", type=kind, metavar="N",
                             help=f"{text} (default: as the study has this task, else {default:g})")
+    actorq.add_argument("--ez-greedy", action=argparse.BooleanOptionalAction, help="random actions "
+                        "of DQN go on for a while (default: as the study has this task, else not)")
     actorq.add_argument("--device", default="cpu", help="of the learner: cpu or cuda")
     actorq.add_argument("--autocast", default="", help="bf16: of a D4PG or DQN learner")
     actorq.add_argument("--seed", type=int, default=0, help="default: 0")
@@ -59,7 +61,7 @@ def actorq_command(options: argparse.Namespace) -> int:
     from quarl_nb.actorq.algorithms import make_algorithm
     from quarl_nb.energy import EnergyMeter
     from quarl_nb.paths import make_file_writable
-    from quarl_nb.studies.tasks import TASKS
+    from quarl_nb.studies.tasks import TASKS, split_options
 
     # Before the learner is made: its country may be unknown.
     meter = EnergyMeter(gpus=options.device != "cpu")
@@ -71,9 +73,12 @@ def actorq_command(options: argparse.Namespace) -> int:
     for name, default in DEFAULTS.items():
         if getattr(options, name) is None:
             setattr(options, name, getattr(task, name, default))
+    of_algorithm, of_actors = split_options(task.options if task else {})
+    if options.ez_greedy is None:
+        options.ez_greedy = of_actors.get("ez_greedy", False)
     learner = make_algorithm(
         options.algo, options.env, options.width, options.seed, options.device, options.autocast,
-        **(task.options if task else {}),
+        **of_algorithm,
     )  # fmt: skip
     settings: dict[str, Any] = {name: getattr(options, name) for name in SETTINGS}
     saving = Saving(checkpoint=options.checkpoint)

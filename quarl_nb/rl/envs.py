@@ -3,7 +3,8 @@
 Names: Gymnasium ids (``CartPole-v1``, ``HalfCheetah-v5``, ``module:MyEnv-v0``), Atari games as
 ``<Game>NoFrameskip-v4`` (run by ale-py's C++ vector environment with the protocol of
 stable-baselines3's ``AtariWrapper``), dm_control tasks as ``dm:<domain>-<task>`` and our own
-``quarl/AirNavigation-v0``.
+``quarl/AirNavigation-v0``. ``rescaled:`` before one of bounded vectors scales observations from
+their bounds to [-1, 1].
 """
 
 from __future__ import annotations
@@ -21,11 +22,12 @@ from ale_py.vector_env import AtariVectorEnv
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
-from quarl_nb.errors import QuarlError, one_line, users_own
+from quarl_nb.errors import QuarlError, brief, one_line, users_own
 from quarl_nb.rl.atari import is_atari, make_atari_env, make_atari_vec
 from quarl_nb.rl.sb3_spaces import obs_of
 
 OURS = "quarl/"
+RESCALED = "rescaled:"
 
 
 def make_env(env_id: str) -> gym.Env:
@@ -35,6 +37,8 @@ def make_env(env_id: str) -> gym.Env:
         QuarlError: no such environment, naming the nearest one, its module is not found, or it
             raised something.
     """
+    if env_id.startswith(RESCALED):
+        return _rescaled(env_id.removeprefix(RESCALED))
     if is_atari(env_id):
         return make_atari_env(env_id)
     if env_id.startswith("dm:"):
@@ -60,6 +64,16 @@ def make_env(env_id: str) -> gym.Env:
         ) from error
     except Exception as error:  # of the user's own environment
         raise QuarlError(f"environment '{env_id}' raised {one_line(error)}") from error
+
+
+def _rescaled(env_id: str) -> gym.Env:
+    env = make_env(env_id)
+    space = env.observation_space
+    if not isinstance(space, gym.spaces.Box) or len(space.shape) != 1 or not space.is_bounded():
+        raise QuarlError(
+            f"'{RESCALED}' is of vectors with finite bounds, not of '{env_id}': {brief(space)}"
+        )
+    return gym.wrappers.RescaleObservation(env, np.float32(-1), np.float32(1))
 
 
 def make_vec(

@@ -14,7 +14,7 @@ from quarl_nb.actorq import Settings
 from quarl_nb.actorq.algorithms import make_algorithm
 from quarl_nb.errors import QuarlError, check_counts
 from quarl_nb.studies.actorq_training import train_evaluated
-from quarl_nb.studies.tasks import get_task
+from quarl_nb.studies.tasks import get_task, split_options
 from quarl_nb.study import Measurement
 
 # Parameter -> what a cell has one value of; a study's matrix is the product of the values.
@@ -71,11 +71,12 @@ class ActorQStudy:
         """Train once; afterwards evaluate what the learner's policy was along the run."""
         torch.set_num_threads(1)
         task = get_task(cell["env_id"])
+        options, actors_options = split_options(budget["options"])
         algorithm = make_algorithm(
             task.algo, task.env_id, cell["width"], cell["seed"], budget["device"],
-            budget["autocast"], **budget["options"],
+            budget["autocast"], **options,
         )  # fmt: skip
-        settings = _settings(cell) | {"reopen": self.reopens}
+        settings = _settings(cell) | {"reopen": self.reopens} | actors_options
         result, curve = train_evaluated(algorithm, task.env_id, budget, **settings)
         measured = result.as_measured() | curve
         measured["run_s"] = measured.pop("wall_s")  # of the run alone; `wall_s` is the cell's
@@ -106,7 +107,7 @@ def _settings(cell: Mapping[str, Any]) -> dict[str, Any]:
 
 # torch fp32 is what the paper's actors ran, ONNX Runtime fp32 the fair baseline of int8.
 ACTORS = ["fp32/torch", "fp32/onnxruntime", "fp16/torch", "int8/onnxruntime"]
-TWO_CORES = ["CartPole-v1", "Acrobot-v1", "MountainCar-v0", "dm:cartpole-balance",
+TWO_CORES = ["CartPole-v1", "Acrobot-v1", "rescaled:MountainCar-v0", "dm:cartpole-balance",
              "dm:walker-stand"]  # fmt: skip
 SMOKE = {
     "tasks": ["CartPole-v1"], "actors": ["fp32/onnxruntime", "int8/onnxruntime"], "widths": [32],
@@ -117,14 +118,14 @@ SMOKE = {
 QUICK = SMOKE | {"actors": ACTORS[:2] + ACTORS[3:], "widths": [256], "steps": 8000,
                  "samples_per_insert": [1.0], "evaluations": 4, "episodes": 5}  # fmt: skip
 # Actor-bound on two cores: one actor, one learner, a transition sampled at most once on average
-# (except MountainCar's and Walker Stand's, which are not learned so).
+# (except Walker Stand's, which is not learned so).
 FULL = QUICK | {"tasks": TWO_CORES, "actors": ACTORS, "widths": [0], "seeds": [0, 1, 2],
                 "pull_periods": [0], "samples_per_insert": [0.0], "steps": 0, "evaluations": 20,
                 "episodes": 10, "autocast": "bf16"}  # fmt: skip
 SPEEDUP = ActorQStudy("actorq", {"smoke": SMOKE, "quick": QUICK, "full": FULL})
 
 # Figure 3: how often actors pull, and how old the policies are that fill the replay buffer.
-STALENESS_FULL = FULL | {"tasks": ["dm:walker-stand", "CartPole-v1", "MountainCar-v0"],
+STALENESS_FULL = FULL | {"tasks": ["dm:walker-stand", "CartPole-v1", "rescaled:MountainCar-v0"],
                          "actors": ["int8/onnxruntime"],
                          "pull_periods": [30, 100, 1000, 5000],
                          "seeds": [*range(6)]}  # fewer pairs show nothing at 5 % (Holm)

@@ -1,5 +1,8 @@
 """How actors explore: Gaussian noise on continuous actions (as the paper), epsilon on discrete."""
 
+from itertools import groupby
+from types import SimpleNamespace
+
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -8,6 +11,7 @@ from stable_baselines3 import DQN
 
 from quarl_nb.actorq import ActorQ
 from quarl_nb.actorq.actor import Actor
+from quarl_nb.actorq.exploration import EpsilonGreedy
 from quarl_nb.actorq.learner import Learner
 from quarl_nb.actorq.quantizer import make_variables
 from quarl_nb.actorq.settings import ActorTask, Orders, Settings
@@ -156,6 +160,29 @@ def test_epsilon_from_always_greedy_to_always_random(epsilon, shares):
     actions = acted(actor, 3000, epsilon=epsilon)
     assert np.bincount(actions.ravel(), minlength=3) / 3000 == pytest.approx(shares, abs=0.04)
     assert actions.dtype.kind == "i"
+
+
+def test_ez_greedy_keeps_a_random_action_for_a_zeta_distributed_duration():
+    actor = actor_of([1.0, *[0.0] * 99], gym.spaces.Discrete(100), n_actors=1, ez_greedy=True)
+    episodes = acted(actor, 60_000, epsilon=0.02).reshape(-1, 100)
+    # Two that follow each other are rarely the same action of 99, and never over two episodes.
+    lengths = [len(list(run)) for row in episodes for action, run in groupby(row) if action]
+    assert len(lengths) > 800
+    assert np.mean(np.equal(lengths, 1)) == pytest.approx(6 / np.pi**2, abs=0.05)
+    assert np.mean(np.equal(lengths, 2)) == pytest.approx(6 / np.pi**2 / 4, abs=0.04)
+    assert max(lengths) > 20
+
+
+def test_a_random_action_that_goes_on_ends_with_its_episode():
+    dice = SimpleNamespace(random=np.zeros, zipf=lambda a, size: np.full(size, 3),
+                           integers=lambda n, size: np.full(size, next(actions)))  # fmt: skip
+    actions, explore = iter([7, 8, 9]), EpsilonGreedy(2, 10, True, dice)
+    assert explore(np.array([0, 1]), 0.1).tolist() == [7, 7]
+    explore.end_episode(1)
+    assert explore(np.array([0, 1]), 0.1).tolist() == [7, 8]
+    assert explore(np.array([0, 1]), 0.0).tolist() == [7, 8]
+    assert explore(np.array([0, 1]), 0.0).tolist() == [0, 8]
+    assert explore(np.array([0, 1]), 0.1).tolist() == [9, 9]
 
 
 def test_the_first_orders_hold_the_schedules_epsilon(small_dqn):

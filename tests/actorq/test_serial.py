@@ -75,6 +75,8 @@ def test_continuous_algorithms_learn_with_int8_actors(algorithm):
     pairs = zip(before, model.policy.parameters(), strict=True)
     assert any(not torch.equal(a, b) for a, b in pairs)
     assert np.abs(model.replay_buffer.actions[:300]).max() <= 1
+    with pytest.raises(QuarlError, match=r"ez_greedy is of discrete actions, not of Box\(-2.0"):
+        run(model, 300, ez_greedy=True)
 
 
 def test_a_users_own_quantizer_makes_what_actors_run(small_dqn, counter):
@@ -400,6 +402,7 @@ def test_a_broken_environment_leaves_what_was_done(small_dqn, counter):
     (dict(n_actors=1.5), "n_actors must be a whole number, not 1.5"),
     (dict(n_actors="2"), "n_actors must be a whole number, not '2'"),
     (dict(reopen=1), "reopen is 1; True or False"),
+    (dict(ez_greedy="yes"), "ez_greedy is 'yes'; True or False"),
     (dict(publish_period=0.5), "publish_period must be a whole number, not 0.5"),
     (dict(samples_per_insert=float("nan")), "samples_per_insert is nan; a finite number"),
     (dict(samples_per_insert=float("inf")), "samples_per_insert is inf; a finite number"),

@@ -253,9 +253,11 @@ def test_ctrl_c_while_a_run_is_saved_loses_none_of_it(
 
 
 @pytest.mark.parametrize(("more", "expected"), [
-    (["--env", "MountainCar-v0", "--algo", "dqn"], (256, 30, 64.0)),  # as the study has it
-    (["--env", "MountainCar-v0", "--algo", "dqn", "--width", "8"], (8, 30, 64.0)),
-    (["--env", "Pendulum-v1", "--algo", "td3"], (2048, 1000, 16.0)),  # the paper's
+    (["--env", "rescaled:MountainCar-v0", "--algo", "dqn"],  # as the study has it
+     (2048, 1000, 0.4, True)),
+    (["--env", "rescaled:MountainCar-v0", "--algo", "dqn", "--width", "8", "--no-ez-greedy"],
+     (8, 1000, 0.4, False)),
+    (["--env", "Pendulum-v1", "--algo", "td3"], (2048, 1000, 16.0, False)),  # the paper's
 ])  # fmt: skip
 def test_a_task_of_the_studies_is_run_as_they_do(more, expected, monkeypatch):
     found = {}
@@ -267,16 +269,17 @@ def test_a_task_of_the_studies_is_run_as_they_do(more, expected, monkeypatch):
         found["width"], found["options"] = arguments[2], options
         raise Stop
 
-    names = ("width", "pull_period", "samples_per_insert")
+    names = ("width", "pull_period", "samples_per_insert", "ez_greedy")
     options = build_parser().parse_args(["actorq", *more])
     monkeypatch.setattr("quarl_nb.actorq.algorithms.make_algorithm", make)
     with pytest.raises(Stop):
         options.command(options)
     assert tuple(getattr(options, name) for name in names) == expected
     assert found["width"] == expected[0]
-    tuned = "MountainCar-v0" in more
-    assert found["options"] == (get_task("MountainCar-v0").options if tuned else {})
-    assert options.steps == (200_000 if tuned else 40_000)
+    tuned = "rescaled:MountainCar-v0" in more
+    own = {"ez_greedy": True, **found["options"]}
+    assert own == (get_task("rescaled:MountainCar-v0").options if tuned else {"ez_greedy": True})
+    assert options.steps == (300_000 if tuned else 40_000)
 
 
 def test_no_steps_are_refused(capsys):

@@ -146,6 +146,25 @@ def test_every_kind_of_environment_can_be_made_and_stepped(env_id, shape):
     assert rewards.shape == (2,)
 
 
+def test_rescaled_observations_are_the_same_ones_from_their_bounds_to_one():
+    raw, scaled = make_env("MountainCar-v0"), make_env("rescaled:MountainCar-v0")
+    assert (scaled.observation_space.low == -1).all() and (scaled.observation_space.high == 1).all()
+    pairs = [(raw.reset(seed=3)[0], scaled.reset(seed=3)[0])]
+    pairs += [(raw.step(2)[0], scaled.step(2)[0]) for _ in range(30)]
+    for (position, velocity), obs in pairs:
+        # Positions are from -1.2 to 0.6, velocities from -0.07 to 0.07.
+        assert obs == pytest.approx([(position + 0.3) / 0.9, velocity / 0.07], abs=1e-5)
+        assert obs.dtype == np.float32
+    vec = make_vec("rescaled:MountainCar-v0", 2)
+    assert vec.reset(seed=0)[0].min() > -0.35  # raw positions: -0.6 to -0.4
+
+
+@pytest.mark.parametrize("env_id", ["CartPole-v1", "FrozenLake-v1", "dm:cartpole-balance"])
+def test_only_vectors_with_bounds_can_be_rescaled(env_id):
+    with pytest.raises(QuarlError, match=f"vectors with finite bounds, not of '{env_id}': "):
+        make_env(f"rescaled:{env_id}")
+
+
 def test_rom_names():
     assert atari_rom("MsPacmanNoFrameskip-v4") == "ms_pacman"
     assert atari_rom("QbertNoFrameskip-v4") == "qbert"
