@@ -207,10 +207,30 @@ def test_tables_show_published_beside_measured_and_what_is_missing(store, shown)
     assert "c0ffee000000" in text and "torch 2.13.0" in text
 
 
+def test_what_other_ranges_do_not_mend_for_certain_may_be_undecided(tmp_path, shown):
+    made = ResultStore(tmp_path / "records")
+    write_policy(made, POLICIES[0], 0)
+    cell = {"policy": POLICIES[0], "algo": "ppo", "env_id": "CartPole-v1", "precision": "affine8",
+            "seed": 0}  # fmt: skip
+    base, noise = 100 * np.linspace(0.9, 1.1, EPISODES), 60.0 * (-1) ** np.arange(EPISODES)
+    for ranges, change in (("minmax", -40.0), ("percentile", -40.0), ("mse", 0.0),
+                           ("per_channel", noise - 5)):  # fmt: skip
+        write_record(made, "ptq", cell | {"ranges": ranges}, {"episodes": 30, "first_seed": 1000},
+                     {"returns": list(base + change), "lengths": [1] * EPISODES})  # fmt: skip
+    text = shown("01_ptq_tables", records=str(made.root))
+    assert "1 of 1 policies lose more than the margin, tested one by one, in 1 cases" in text
+    for told in ("least squares ranges mend 1 of 1, 0 still lose it for certain, 0 are undecided",
+                 "percentile ranges mend 0 of 1, 1 still lose it for certain, 0 are undecided",
+                 "per channel ranges mend 0 of 1, 0 still lose it for certain, 1 are undecided"):
+        assert told in text
+
+
 def test_sweet_spot_finds_the_planted_one_only(store, shown):
     text = shown("02_sweet_spot", records=str(store.root), runs=5)
     told = f"**1 of {len(POLICIES)} policies** have a sweet spot; A2C BipedalWalker at 6 bits"
     assert told in text
+    # Four widths each; at 4 bits all but the first lose, one gains at 6: the rest are as fp32.
+    assert "Taken one by one, 1 of 8 widths beat fp32" in text and "24 more are copies" in text
     assert "- **reproduced**: “Figures 7 shows that there is a sweet-spot" in text
     # fp32 against itself: the best of four draws beats a fifth with probability 4/5.
     shares = [int(share) for share in re.findall(r">(\d+)%<", text)]
@@ -348,6 +368,11 @@ def test_tour_plays_a_policy_and_counts_the_claims(store, shown):
                  episodes=2)
     assert "affine8" in text and "times fewer than fp32" in text
     assert "| reproduced |" in text and text.count("<picture>") == 1
+    assert re.search(r"Red: the same at 8 bits, on (1\d\d|2[0-5]\d) levels", text)
+    ranges = shown("00_tour", records=str(store.root), policy="ppo-CartPole-v1", bits=[4],
+                   episodes=2, ranges="per_channel")
+    levels = re.search(r"Red: the same at 4 bits, on ([\d,]+) levels", ranges)
+    assert levels is not None and int(levels[1].replace(",", "")) > 2**4  # of many channels
 
 
 def test_without_records_the_study_is_run_and_only_then(tmp_path):

@@ -126,6 +126,13 @@ def load_claims(path: Path | None = None) -> list[Claim]:
     return claims
 
 
+def studies(claims: Iterable[Claim] | None = None) -> list[str]:
+    """The studies whose records decide these claims, by default all of them."""
+    asked = load_claims() if claims is None else claims
+    return [*dict.fromkeys(name for claim in asked
+                           for name in FAMILIES.get(claim.study, (claim.study,)))]  # fmt: skip
+
+
 def family_frame(frame_of: Callable[[str], pd.DataFrame], study: str) -> pd.DataFrame:
     """The records of a study and of those read with it, in one frame; empty if there are none."""
     names = FAMILIES.get(study, (study,))

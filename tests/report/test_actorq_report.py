@@ -225,6 +225,26 @@ def test_a_step_is_the_slower_side_of_two_that_overlap() -> None:
     assert learner_bound["step_s"] == pytest.approx(0.08)
 
 
+def test_ages_stand_beside_the_recipe_that_made_them() -> None:
+    few = make_records(["Cartpole (Gym)"], ["int8/onnxruntime"], steps=6400, pull_period=30,
+                       samples_per_insert=1.0, batch_size=128)  # fmt: skip
+    many = make_records(["Mountain Car (Gym)"], ["int8/onnxruntime"], steps=6400, pull_period=5000,
+                        samples_per_insert=64.0, batch_size=128, width=256)  # fmt: skip
+    runs = pd.concat([few.assign(updates=50), many.assign(updates=3200)], ignore_index=True)
+    parts = actorq.parts.step_parts(runs)
+    assert parts.groupby("task")["updates_per_step"].unique().map(list).to_dict() == {
+        "Cartpole (Gym)": [50 / 6400], "Mountain Car (Gym)": [0.5]}  # fmt: skip
+    cartpole, car = tables.age_table(parts).to_dict("records")
+    told = ("pull period", "samples per insert", "batch", "updates a step", "width", "runs")
+    assert [cartpole[name] for name in told] == ["30", "1", "128", "0.00781", "2048", 3]
+    assert [car[name] for name in told] == ["5000", "64", "128", "0.5", "256", 3]
+    # Pulls and deserializing of 1000 bytes: 0.05 s each, every 30 steps.
+    assert cartpole["pulling (ms a step)"] == "3.333" and cartpole["payload (MB)"] == "0.001"
+    assert (car["age (updates), mean"], car["median"], car["95th percentile"]) == \
+        ("312.5", "250.0", "625.0")
+    assert tables.age_table(actorq.parts.step_parts(pd.DataFrame())).empty
+
+
 def test_the_clock_is_the_loops_not_the_cells() -> None:
     records = make_records(["Walker Stand"])
     without = records.drop(columns="run_s")  # then the last evaluated policy's

@@ -13,7 +13,7 @@ import pytest
 from quarl_nb.errors import QuarlError
 from quarl_nb.report import claims
 from quarl_nb.report.compare import best_of_many
-from quarl_nb.report.ptq import rules, summary, sweet_spots
+from quarl_nb.report.ptq import rules, summary, sweet_spots, tables
 from quarl_nb.report.stats import ALPHA
 
 SEEDS = Path(__file__).resolve().parents[3] / "shared" / "seeds"
@@ -37,6 +37,13 @@ def test_all_five_documents_have_claims() -> None:
     assert places == {"000", "001", "002", "003", "004"}
     assert all(c.metric and c.decision and c.study for c in found)
     assert all(c.rule for c in found if c.study == "ptq")
+
+
+def test_the_studies_of_claims_are_those_that_decide_them() -> None:
+    by_id = {claim.id: claim for claim in claims.load_claims()}
+    asked = [by_id[name] for name in ("qat-8-bits", "ptq-fp16", "ptq-int8-ppo")]
+    assert claims.studies(asked) == ["qat", "ptq", "ptq_public", "weights", "weights_public"]
+    assert {"actorq", "edge", "loading", "mixed_precision"} < {*claims.studies()}
 
 
 def test_without_records_nothing_is_measured() -> None:
@@ -128,23 +135,56 @@ def test_a_good_width_must_be_good_for_having_been_chosen_of_three(records) -> N
     assert rules.no_loss(frame, widths).measured.startswith("0 of 1 policies without loss")
 
 
+# Table 4 has eight environments of DQN.
+DQN_GAMES = ("Breakout", "SpaceInvaders", "BeamRider", "MsPacman", "Qbert", "Seaquest", "Pong")
+DQN_TABLE4 = {
+    **{f"dqn-{game}": ("dqn", f"{game}NoFrameskip-v4", 2000.0) for game in DQN_GAMES},
+    "dqn-CartPole-v1": ("dqn", "CartPole-v1", 500.0),
+}
+
+
 def test_claims_of_table_4_are_decided_by_its_environments(records) -> None:
-    policies = {
-        "dqn-CartPole-v1": ("dqn", "CartPole-v1", 500.0),
+    policies = DQN_TABLE4 | {
         "public/dqn-CartPole-v1": ("dqn", "CartPole-v1", 500.0),
         "dqn-BipedalWalker-v3": ("dqn", "BipedalWalker-v3", 200.0),  # in the table, not of DQN
         "public/dqn-Acrobot-v1": ("dqn", "Acrobot-v1", -100.0),
     }
     frame = records(lambda _, __, ways: 0.0, ("affine8",), policies)
-    lost = records(lambda policy, *_: 0.5 * ("CartPole" not in policy), ("affine8",), policies)
+    elsewhere = ("dqn-BipedalWalker-v3", "public/dqn-Acrobot-v1")
+    lost = records(lambda policy, *_: 0.5 * (policy in elsewhere), ("affine8",), policies)
     for rule in (rules.similar_rewards, rules.no_loss):
         assert rule(frame, ["affine8"]).verdict == "reproduced"
         found = rule(lost, ["affine8"])
         assert found.verdict == "not reproduced" and "2 lose more than 5 %;" in found.measured
-        found = rule(lost, ["affine8"], in_table4=True)
-        assert found.verdict == "reproduced" and found.measured.startswith("2 of 2 policies")
+        found = rule(lost, ["affine8"], algos=["dqn"], in_table4=True)
+        assert found.verdict == "reproduced" and found.measured.startswith("9 of 9 policies")
     theirs = lost[lost["policy"] != "dqn-BipedalWalker-v3"]
     assert "1 lose more than 5 %, public agents all;" in rules.no_loss(theirs, ["affine8"]).measured
+
+
+def test_some_of_table_4_is_not_every_policy_in_it(records) -> None:
+    seven = {policy: DQN_TABLE4[policy] for policy in DQN_TABLE4 if "Pong" not in policy}
+    frame = records(lambda *_: 0.0, ("affine8",), seven)
+    lost = records(lambda policy, *_: 0.5 * ("Qbert" in policy), ("affine8",), seven)
+    for rule in (rules.similar_rewards, rules.no_loss):
+        found = rule(frame, ["affine8"], algos=["dqn"], in_table4=True)
+        assert found.verdict == "inconclusive" and found.measured.startswith("7 of 7 policies")
+        assert found.measured.endswith(" (a selection: 7 of 8 in Table 4)")
+        # 36 of A2C, DQN, PPO and DDPG together; and one that loses refutes "every".
+        assert "7 of 36 in Table 4" in rule(frame, ["affine8"], in_table4=True).measured
+        assert rule(lost, ["affine8"], ["dqn"], in_table4=True).verdict == "not reproduced"
+        assert rule(frame, ["affine8"], algos=["dqn"]).verdict == "reproduced"  # whatever is here
+
+
+def test_an_interval_beside_a_verdict_says_of_which_level_it_is(records) -> None:
+    frame = records(lambda *_: 0.2, WIDTHS[:7])
+    row = rules.losses_at(frame, ["affine8"]).sort_values("loss").iloc[-1]
+    texts = [f"{100 * row[name]:.1f}%" for name in ("loss", "tost_low", "tost_high")]
+    found = rules.no_loss(frame, ["affine8"])
+    assert "{} [{}, {}], 90 % interval (".format(*texts) in found.measured
+    assert found.interval is not None and found.interval.high < row["loss_high"]
+    assert sweet_spots.sweet_spot_exists(frame).measured.startswith(
+        "surest of 6 policies (90 % interval for all widths): ")
 
 
 def test_the_numbers_of_a_rule_stand_in_its_claim() -> None:
@@ -311,6 +351,24 @@ def test_a_certain_but_tiny_gain_hides_no_sweet_spot_of_another_width(records) -
     assert found.verdict == "reproduced" and "at 6 bits" in found.measured
 
 
+def test_the_surest_width_need_not_be_the_one_that_gains_most(records) -> None:
+    frame = records(lambda *_: 0.0, ("affine4", "affine6", "affine8"),
+                    {"ppo-X-v0": ("ppo", "X-v0", 100.0)})  # fmt: skip
+    base = np.array(frame.loc[frame["precision"] == "fp32", "returns"].item())
+    # A copy of fp32, a loss in every episode, and a gain of 3 on average that may be luck.
+    changes = {"affine8": 0 * base, "affine4": 0 * base - 1, "affine6": np.tile([-27.0, 33], 20)}
+    for precision, change in changes.items():
+        (at,) = frame.index[frame["precision"] == precision]
+        frame.at[at, "returns"] = list(base + change)
+    (row,) = sweet_spots.sweet_spot_table(frame).to_dict("records")
+    assert (row["bits"], row["gain"], row["low"]) == (8, 0, 0)
+    assert row["most_bits"] == 6 and row["most"] == pytest.approx(3) and row["most_low"] < 0
+    (shown,) = tables.sweet_spot_tables(frame)[1].to_dict("records")
+    assert shown["surest width (bits)"] == 8 and shown["width that gains most (bits)"] == 6
+    assert shown["its gain over fp32 (corrected 95 % bound)"] == "0 (\u2265 0)"
+    assert shown["its gain (corrected 95 % bound)"] == f"3 (\u2265 {row['most_low']:.4g})"
+
+
 def test_what_noisy_widths_leave_open_is_told_beside_a_copy_of_fp32(records) -> None:
     frame = records(lambda *_: 0.0, ("affine4", "affine6", "affine8"),
                     {"ppo-X-v0": ("ppo", "X-v0", 100.0)}, episodes=100)  # fmt: skip
@@ -386,11 +444,12 @@ def test_a_sweet_spot_that_another_policy_misses_by_a_hair_tells_no_difference(r
 
 
 def test_verdicts_read_the_public_agents_too(records) -> None:
-    frame = records(lambda *_: 0.0, ("affine8",))
-    public = frame[frame["algo"] == "dqn"].assign(policy="public/dqn-X-v0")
-    public["key"] = "p" + public["key"]
-    frames = {"ptq": frame, "ptq_public": public}
+    frame = records(lambda *_: 0.0, ("affine8",), DQN_TABLE4)
+    theirs = frame["policy"] == "dqn-CartPole-v1"
+    public = frame[theirs].assign(policy="public/dqn-CartPole-v1")
+    frames = {"ptq": frame[~theirs], "ptq_public": public}
     found = claims.verdicts(lambda study: frames.get(study, pd.DataFrame())).set_index("id")
     assert found.loc["ptq-int8-dqn", "verdict"] == "reproduced"
+    assert found.loc["ptq-int8-dqn", "measured"].startswith("8 of 8 policies")
     assert found.loc["ptq-int8-dqn", "profile"] == "quick"
     assert found.loc["edge-18x", "verdict"] == "not measured"

@@ -36,7 +36,8 @@ def records(ratios: dict[str, float], loss: float | None = None, jitter: float =
                 "update_s": list(3 * times), "act_cpu_s": 0.001, "env_step_cpu_s": 0.001,
                 "act_s": 0.003, "env_step_s": 0.003, "train_freq": 4,
                 "steps_per_s": 1 / (0.002 + update_s / 4),
-                "run_energy": {"cpu_s": 0.002 + update_s / 4, "energy_j": 10 * update_s},
+                "run_energy": {"cpu_s": 0.002 + update_s / 4, "energy_j": 10 * update_s,
+                               "method": "tdp_x_cpu_time"},
             }
             if loss is not None:
                 common = 20 + np.sin(np.arange(30.0))
@@ -205,6 +206,20 @@ def test_figure_and_table_show_the_ratios():
         f"{r:.2f}x [{r:.2f}, {r:.2f}]" for r in (1.6, 2.0, 3.0)
     ]
     assert shown["parameters"].iloc[0] == "1,000,000"
+
+
+def test_of_a_short_run_seconds_and_energy_say_what_they_are():
+    on_cpu, on_gpu = (records({"A": 2.0}, jitter=0.0, device=name) for name in ("cpu", "cuda"))
+    gpu = on_gpu["run_energy"].map(lambda read: read | {"method": "rapl+nvml"})
+    (cpu,), (cuda,) = (speedup_tables(frame)[1].to_dict("records")
+                       for frame in (on_cpu, on_gpu.assign(run_energy=gpu)))  # fmt: skip
+    # 0.002 + 0.025 over 0.002 + 0.0125 seconds, and half of the joules.
+    assert cpu["short run"] == "1.86x of CPU seconds"
+    assert cuda["short run"] == "1.86x of wall seconds"
+    assert cpu["its energy (method)"] == "2.00x (tdp_x_cpu_time)"
+    assert cuda["its energy (method)"] == "2.00x (rapl+nvml)"
+    on_cpu.at[0, "run_energy"] = {"cpu_s": 0.027, "energy_j": 1.0}  # an older record tells none
+    assert speedups(on_cpu)["energy_method"].tolist() == ["tdp_x_cpu_time and unknown"]
 
 
 def test_the_parts_of_a_step():

@@ -196,7 +196,47 @@ def test_a_way_that_shares_no_seed_with_float32_empties_no_panel_of_figure_5():
     trained = points[points["method"] == "minmax"]
     assert set(trained["bits"]) == {2, 4, 5, 6, 7, 8} and set(points["seeds"]) == {3}
     lone = both[both["precision"] != "fp32"]
-    assert qat.gains.of_shared_seeds(qat.gains.trainings(lone)).empty
+    assert qat.gains.of_shared_seeds(qat.gains.trainings(lone), ["minmax"]).empty
+
+
+LSQ = ("affine4", "lsq", "none")
+
+
+def five_seeds_and_three_of_learned_steps() -> pd.DataFrame:
+    frame = planted(none, policies=["a2c-CartPole-v1"], n_seeds=5, extra=[LSQ])
+    frame = of_seed({0: 100.0, 1: 200, 2: 300, 3: 400, 4: 500}, qat.gains.FP32, frame)
+    frame = of_seed({0: 90.0, 1: 200, 2: 310, 3: 0, 4: 0}, qat.gains.minmax(4), frame)
+    return of_seed({0: 100.0, 1: 190, 2: 250}, LSQ, frame)
+
+
+def test_fewer_trainings_with_learned_steps_take_no_seed_from_the_others_of_figure_5():
+    fig, points = qat.figures.figure5(five_seeds_and_three_of_learned_steps())
+    fp32, lsq = (points[points["method"] == name].iloc[0] for name in ("none", "lsq"))
+    (four,) = points[(points["precision"] == "affine4") & (points["method"] == "minmax")].index
+    # All five: (90 + 200 + 310 + 0 + 0) / 5; learned steps over 0, 1 and 2 against fp32's there.
+    assert (points["mean"][four], points["seeds"][four]) == (120, 5)
+    assert (fp32["mean"], fp32["seeds"], lsq["mean"], lsq["seeds"]) == (300, 5, 180, 3)
+    assert lsq["reference"] == 200 and lsq["seed_means"] == "100 190 250"
+    assert fig.axes[0].get_title() == "A2C CartPole\n5 seeds (learned steps: 3)"
+    alike, _ = qat.figures.figure5(planted(none, policies=["a2c-CartPole-v1"], extra=[LSQ]))
+    assert alike.axes[0].get_title() == "A2C CartPole\n3 seeds"
+
+
+def test_the_fewest_bits_are_compared_over_the_seeds_of_both_methods():
+    frame = five_seeds_and_three_of_learned_steps()
+    frame = of_seed({0: 1.0, 1: 200, 2: 300, 3: 400, 4: 500}, qat.gains.FP32, frame)
+    row = qat.few_bits.few_bits_table(frame).loc["A2C CartPole"]
+    # Losses of |501 / 3|, seed by seed: -89, 0, -10 and -99, 10, 50; t(2) = 4.3027.
+    for way, losses, text in (("monitored", [-89, 0, -10], "-19.8%"),
+                              ("learned steps", [-99, 10, 50], "-7.8%")):  # fmt: skip
+        reach = 4.3027 * np.std(losses, ddof=1) / np.sqrt(3)
+        low, high = (100 * (np.mean(losses) + sign * reach) / 167 for sign in (-1, 1))
+        assert row["4 bits", way] == f"{text} [{low:.1f}%, {high:.1f}%]"
+    # A return of 1 is no better than what a policy that looks at nothing earns on CartPole.
+    assert (row["seeds", ""], row["learned in fp32", ""]) == (3, 2)
+    plain = qat.few_bits.few_bits_table(planted(none, policies=["a2c-CartPole-v1"]))
+    assert ("4 bits", "learned steps") not in plain and ("2 bits", "monitored") in plain
+    assert qat.few_bits.few_bits_table(pd.DataFrame()).empty
 
 
 def test_eight_bits_beside_ptq_and_float32():

@@ -122,6 +122,17 @@ def test_figure_points_are_what_the_records_say(records) -> None:
     assert row["difference_low"] < gain < row["difference_high"] < 0
 
 
+def test_a_sweet_spots_panel_has_one_number_of_episodes(records) -> None:
+    frame = records(small, PRECISIONS, {"ppo-X-v0": ("ppo", "X-v0", 100.0)})
+    more = {"fp32": [900.0] * 60, "fp16": [600.0] * 60}  # after the 40 of the widths
+    frame["returns"] = [[*row.returns, *more.get(row.precision, [])] for row in frame.itertuples()]
+    fig, points = figures.sweet_spot(frame)
+    first = frame.set_index("precision")["returns"].map(lambda returns: np.mean(returns[:40]))
+    (diamond,) = (line for line in fig.axes[0].lines if line.get_marker() == "D")
+    assert diamond.get_ydata()[0] == pytest.approx(first["fp16"])
+    assert points["fp32"].tolist() == [pytest.approx(first["fp32"])] * 3
+
+
 def test_rescue_shows_only_what_needs_it(records) -> None:
     with pytest.raises(NothingToDrawError, match="loses 5 %"):
         figures.ranges_rescue(records(lambda *_: 0.0, ("affine8",), ranges=("minmax", "mse")))
@@ -138,6 +149,19 @@ def test_pooled_histogram_keeps_its_weights() -> None:
     pooled, common = weights.pool_histograms(counts, edges, bins=4)
     assert list(common) == [-1, 0, 1, 2, 3]
     assert list(pooled) == [5, 5 + 4, 15 + 2, 15]
+
+
+def test_a_policy_is_as_wide_as_its_widest_layer() -> None:
+    cell = {"policy": "p", "algo": "PPO", "precision": "affine4", "ranges": "minmax"}
+    measured = {"count": [100, 900], "range": [4.0, 6.0], "std": [0.5, 0.1],
+                "range_over_std": [8.0, 60.0], "sqnr_db": [20.0, 10.0]}  # fmt: skip
+    losses = pd.DataFrame([{"policy": "p", "precision": "affine4", "ranges": "minmax", "loss": 0.1,
+                            "loss_low": 0.0, "loss_high": 0.2, "keys": ("k",)}])  # fmt: skip
+    arrays = {"counts": np.array([[100.0], [900]]), "edges": np.array([[-2.0, 2], [-3, 3]])}
+    (row,) = weights.weights_frame([{"cell": cell, "measured": measured, "key": "w"}],
+                                   lambda _: arrays, losses, "affine4").to_dict("records")
+    assert (row["weight_range"], row["weight_std"], row["range_over_std"], row["sqnr_db"]) == \
+        (6.0, 0.5, 60.0, 10.0)
 
 
 def test_verdicts_of_triples(records) -> None:
@@ -225,6 +249,19 @@ def test_summary_of_equal_policies_is_even(records) -> None:
     assert a2c["policies"].tolist() == [2, 2] and a2c["episodes"].tolist() == [80, 80]
     assert rows["improvement"].tolist() == [0.5] * len(rows)
     assert a2c.loc["fp32", "iqm"] == a2c.loc["fp16", "iqm"]  # near 1: of the mean, not of itself
+
+
+def test_scores_are_of_the_mean_of_the_same_episodes(records) -> None:
+    frame = records(lambda *_: 0.0, ("affine4",), {"ppo-X-v0": ("ppo", "X-v0", 100.0)})
+    returns = {"fp32": [10.0] * 40 + [40.0] * 40, "affine4": [15.0] * 40}
+    frame["returns"] = frame["precision"].map(returns)
+    found = summary.ptq_summary(frame, np.random.default_rng(0)).set_index("precision")
+    assert found.loc["affine4", ["episodes", "iqm", "improvement"]].tolist() == [40, 1.5, 1.0]
+    # The inner half of fp32's own: 20 of 10 and 20 of 40, over their mean of 25.
+    assert found.loc["fp32", ["episodes", "iqm"]].tolist() == [80, pytest.approx(1.0)]
+    frame["returns"] = frame["precision"].map(returns | {"fp32": [-1.0, 1.0] * 20 + [5.0] * 40})
+    found = summary.ptq_summary(frame, np.random.default_rng(0))
+    assert found["precision"].tolist() == ["fp32"]  # over the 40, fp32 earns 0
 
 
 def test_the_interval_of_improvement_holds_its_estimate(records) -> None:

@@ -24,8 +24,8 @@ def step_parts(records: pd.DataFrame) -> pd.DataFrame:
         `ACTOR_PARTS` (seconds of one actor per step of its own), actor_wait, actor_step_s (their
         sum without waiting), learner_wait, learner_step_s (insert, sample, train and publish per
         environment step), predicted_step_s = max(actor_step_s / n_actors, learner_step_s): two
-        sides that overlap perfectly; step_s = run_s over steps; payload_bytes, age_mean,
-        age_p50, age_p95, restarts, key, profile.
+        sides that overlap perfectly; step_s = run_s over steps; updates_per_step (the learner's, of
+        an environment step); payload_bytes, age_mean, age_p50, age_p95, restarts, key, profile.
     """
     rows = []
     for _, run in actorq_runs(records).iterrows():
@@ -38,7 +38,7 @@ def step_parts(records: pd.DataFrame) -> pd.DataFrame:
                 "learner_wait": learner.get("wait", 0.0) / steps}  # fmt: skip
         row |= {
             "predicted_step_s": max(row["actor_step_s"] / run["n_actors"], learner_step_s),
-            "step_s": run["run_s"] / steps,
+            "step_s": run["run_s"] / steps, "updates_per_step": run["updates"] / steps,
         }
         kept = ("payload_bytes", "age_mean", "age_p50", "age_p95", "restarts", "key", "profile")
         rows.append(row | {name: run[name] for name in kept if name in run} | {"runs": 1})

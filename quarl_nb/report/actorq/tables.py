@@ -170,6 +170,29 @@ def runtime_table(parts: pd.DataFrame) -> pd.DataFrame:
     })  # fmt: skip
 
 
+def age_table(parts: pd.DataFrame) -> pd.DataFrame:
+    """How old the policies were that acted, and the recipe that made them so, for reading.
+
+    Args:
+        parts: `parts.step_parts`.
+    """
+    rows = by_actor(parts)
+    if rows.empty:
+        return rows
+    recipe = ["pull_period", "samples_per_insert", "batch_size"]
+    pulling_s = rows["pull"] + rows["deserialize"] + rows["load"]
+    return pd.DataFrame({
+        "task": rows["task"], **{KNOBS[name]: rows[name].map("{:g}".format) for name in recipe},
+        "updates a step": rows["updates_per_step"].map("{:.3g}".format),
+        **_differences(rows, shown=recipe),
+        "age (updates), mean": _numbers(rows["age_mean"], ".1f"),
+        "median": _numbers(rows["age_p50"], ".1f"),
+        "95th percentile": _numbers(rows["age_p95"], ".1f"),
+        "pulling (ms a step)": (1e3 * pulling_s).map("{:.3f}".format),
+        "payload (MB)": (rows["payload_bytes"] / 1e6).map("{:.3g}".format), "runs": rows["runs"],
+    })  # fmt: skip
+
+
 def communication_table(found: pd.DataFrame) -> pd.DataFrame:
     """`parts.communication_speedups` for reading (Figure 4a, 4b)."""
     if found.empty:

@@ -11,6 +11,7 @@ import pandas as pd
 from quarl_nb.report.findings import processor
 from quarl_nb.report.stats import RESAMPLES, percentile_interval
 
+CLOCK = ("CPU", "wall")  # of records without a GPU, and with one
 PUBLISHED = 1.5  # "We use half-precision training to train a Pong model 50% faster"
 
 
@@ -30,7 +31,8 @@ def speedups(records: pd.DataFrame) -> pd.DataFrame:
         policy, device, precision, parameters, update_s, fp32_update_s (medians), learner,
         learner_low, learner_high (speed-up of the update, 95 % bootstrap over updates), training,
         training_low, training_high (speed-up of a training step), run (the same ratio, of a short
-        run of all the code), energy (ratio of that run's joules, float32 over half), keys.
+        run of all the code), energy (ratio of that run's joules, float32 over half), energy_method
+        (`quarl_nb.energy`: read from a counter, or modelled), keys.
     """
     rows = []
     if records.empty or "update_s" not in records:
@@ -73,6 +75,8 @@ def _row(base: pd.Series, half: pd.Series, generator: np.random.Generator) -> di
         "learner": learner.value, "learner_low": learner.low, "learner_high": learner.high,
         "training": training.value, "training_low": training.low, "training_high": training.high,
         "run": seconds[0] / seconds[1], "energy": joules[0] / joules[1],
+        "energy_method": " and ".join(sorted({
+            row["run_energy"].get("method", "unknown") for row in (base, half)})),
         "keys": (str(base["key"]), str(half["key"])),
     }  # fmt: skip
 
@@ -99,8 +103,10 @@ def speedup_tables(records: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
         "update (ms)": tidy["update_s"].map(lambda s: f"{1000 * s:.4g}"),
         "learner [95 %]": _ranges(tidy, "learner"),
         "training step [95 %]": _ranges(tidy, "training"),
-        "short run": tidy["run"].map("{:.2f}x".format),
-        "its energy": tidy["energy"].map("{:.2f}x".format),
+        "short run": [f"{row.run:.2f}x of {CLOCK[row.device == 'cuda']} seconds"
+                      for row in tidy.itertuples()],
+        "its energy (method)": [f"{row.energy:.2f}x ({row.energy_method})"
+                                for row in tidy.itertuples()],
     })  # fmt: skip
     return tidy, shown
 

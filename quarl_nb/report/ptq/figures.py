@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from quarl_nb.report.compare import paired_difference
-from quarl_nb.report.losses import RANGES, paired_losses, policy_label
+from quarl_nb.report.losses import RANGES, paired_losses, policy_label, ptq_records
 from quarl_nb.report.ptq.rules import losses_at
 from quarl_nb.report.ptq.sweet_spots import Widths, sweet_spot_table, widths_of
 from quarl_nb.report.stats import ALPHA, MARGIN, mean_interval
@@ -50,7 +50,7 @@ def sweet_spot(records: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
         raise NothingToDrawError("no policy has records at fp32 and three affine widths")
     table = sweet_spot_table(records)
     spots = dict(zip(table["policy"], table["bits"].where(table["sweet_spot"]), strict=True))
-    fp16 = losses_at(records, ["fp16"])
+    fp16 = _fp16_beside(records, policies)
     points = []
     with mpl.rc_context(STYLE):
         columns = 4 if len(policies) <= 24 else 6  # six rows of four fill a page
@@ -68,6 +68,17 @@ def sweet_spot(records: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
         handles, labels = axes[0].get_legend_handles_labels()
         fig.legend(handles, labels, loc="outside upper center", ncols=len(labels))
     return fig, pd.concat(points, ignore_index=True)
+
+
+def _fp16_beside(records: pd.DataFrame, policies: list[Widths]) -> pd.DataFrame:
+    """fp16's losses over the episodes that a panel's widths have: it may have played more, over
+    which neither its own mean nor that of fp32 is the panel's."""
+    fewest = {each.policy: len(each.reference) for each in policies}
+    rows = ptq_records(records, ["fp16"])
+    rows = rows[rows["policy"].isin([*fewest])]
+    cut = [[*returns[: fewest[policy]]] for policy, returns
+           in zip(rows["policy"], rows["returns"], strict=True)]  # fmt: skip
+    return losses_at(rows.assign(returns=cut), ["fp16"])
 
 
 def _width_points(widths: Widths) -> pd.DataFrame:

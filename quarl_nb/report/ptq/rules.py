@@ -16,6 +16,7 @@ from quarl_nb.report.stats import ALPHA, Interval
 from quarl_nb.report.untrained import fp32_never_learned, leave_out, none_learned
 
 RESAMPLES = 2000
+INTERVAL = f"{100 * (1 - 2 * ALPHA):.0f} % interval"  # its ends: bounds of one-sided tests
 
 
 def similar_rewards(
@@ -25,7 +26,8 @@ def similar_rewards(
     """Reproduced when every policy is equivalent to its fp32 (TOST, within 5 %).
 
     Not reproduced when a policy loses more than 5 % after Holm's correction over policies. With
-    `in_table4` only those of an algorithm in an environment that Table 4 has.
+    `in_table4` only those of an algorithm in an environment that Table 4 has, and reproduced only
+    when all of these were measured: of some of them "every policy" is not known.
     """
     return _every_policy(records, precisions, algos, in_table4, min_policies, "p_equivalent")
 
@@ -124,9 +126,11 @@ def _every_policy(
     in_table4: bool, min_policies: int, p_good: str,
 ) -> Finding:
     measured = losses_at(records, precisions, algos)
+    selection = ""
     if in_table4 and len(measured):
-        cells = published_ptq()[["algo", "env_id"]].drop_duplicates()
+        cells = _cells_of_table4(algos)
         measured = measured.merge(cells)
+        selection = _selection(measured, cells)
     if measured.empty:
         return NOT_MEASURED
     losses, left_out = leave_out(measured, fp32_never_learned(records))
@@ -137,23 +141,37 @@ def _every_policy(
     # The best width of a policy: Bonferroni for a good one; to fail, all widths must.
     good = np.minimum(by_policy[p_good].min() * len(set(precisions)), 1) <= ALPHA
     failed = (holm(by_policy["p_loss"].max().tolist()) <= ALPHA) & generous
-    verdict = decided(good.all() and not _too_few(losses, min_policies),
+    enough = not (selection or _too_few(losses, min_policies))
+    verdict = decided(good.all() and enough,
                       failed.any() and losses["episodes"].min() >= MIN_EPISODES)  # fmt: skip
     # Where fp32 earns 0 there is no loss, nor a best width.
     best = losses.dropna(subset="loss").groupby(["policy", "seed"], dropna=False)["loss"].idxmin()
     # Beside a verdict stands what decided it, not a larger loss that is less certain.
     shown = losses.loc[best[best.index.isin(failed.index[failed])] if failed.any() else best]
     worst = _worst(shown if len(shown) else losses)
-    loss = percent_interval(_interval(worst)) or "undefined (fp32 earns 0)"
+    told = percent_interval(_interval(worst))
+    loss = f"{told}, {INTERVAL}" if told else "undefined (fp32 earns 0)"
     kind = "equivalent to fp32" if p_good == "p_equivalent" else "without loss"
     losers = [str(policy) for policy, _ in failed.index[failed]]
     who = ", public agents all" if losers and all(p.startswith(PUBLIC) for p in losers) else ""
     text = (
         f"{int(good.sum())} of {len(good)} policies {kind}, {len(losers)} lose more than 5 %{who}; "
         f"largest loss {'of those ' if losers else ''}{loss} "
-        f"({worst['policy']}, {worst['precision']}){left_out}"
+        f"({worst['policy']}, {worst['precision']}){selection}{left_out}"
     )
     return Finding(verdict, text + _few_note(losses), _interval(worst), keys_of(losses))
+
+
+def _cells_of_table4(algos: Sequence[str]) -> pd.DataFrame:
+    """algo, env_id: which environments Table 4 has of each of these algorithms; () means all."""
+    cells = published_ptq()[["algo", "env_id"]].drop_duplicates()
+    return cells[cells["algo"].isin([*algos])] if algos else cells
+
+
+def _selection(measured: pd.DataFrame, cells: pd.DataFrame) -> str:
+    """In words, where only some of the `cells` were measured."""
+    here = len(measured[["algo", "env_id"]].drop_duplicates())
+    return f" (a selection: {here} of {len(cells)} in Table 4)" if here < len(cells) else ""
 
 
 def _layers(weights: pd.DataFrame, played: pd.DataFrame) -> pd.DataFrame:

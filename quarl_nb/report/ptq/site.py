@@ -42,8 +42,9 @@ def tables_of(frames: Mapping[str, pd.DataFrame]) -> dict[str, Table]:
             "than in fp32, over the policies of an algorithm, with 95 % intervals."),
         "sweet_spots": Table(
             flown, *tables.sweet_spot_tables(flown),
-            "The width at which a policy gains most over fp32; bounds and p-values corrected for "
-            "all widths, sweet spots for all policies too."),
+            "The width whose gain over fp32 is surest (where none is certain, that of the largest "
+            "lower bound, often a copy of fp32), and the one that gains most, sure or not; bounds "
+            "and p-values corrected for all widths, sweet spots for all policies too."),
     }  # fmt: skip
     return {name: table for name, table in made.items() if len(table.shown)}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from quarl_nb.report.losses import paired_returns, ptq_records, returns_of
+from quarl_nb.report.losses import paired_returns, ptq_records
 from quarl_nb.report.stats import (
     ALPHA,
     Interval,
@@ -20,8 +20,9 @@ SUMMARY_PRECISIONS = ("fp32", "fp16", "affine8", "int8", "legacy8", "affine4")
 def ptq_summary(records: pd.DataFrame, generator: np.random.Generator) -> pd.DataFrame:
     """Each algorithm and precision over its policies (min-max ranges), a task being a policy.
 
-    Scores are 1 + (return - mean fp32 return) / |mean fp32 return|. The interquartile mean of fp32
-    itself is therefore near 1, but not 1: its own row is what the others stand against.
+    Scores are 1 + (return - mean fp32 return) / |mean fp32 return|, the mean of the same episodes:
+    precisions may have played fewer than fp32. The interquartile mean of fp32 itself is therefore
+    near 1, but not 1: its own row is what the others stand against.
 
     Returns:
         algo, precision, policies, episodes, iqm, iqm_low, iqm_high, improvement,
@@ -64,11 +65,13 @@ def _normalized(records: pd.DataFrame) -> pd.DataFrame:
     rows = []
     for _, group in records.groupby(["policy", "seed"], dropna=False) if len(records) else ():
         fp32 = group[group["precision"] == "fp32"]
-        if fp32.empty or (base := returns_of(fp32.iloc[0])).mean() == 0:
+        if fp32.empty:
             continue
         for _, row in group.iterrows():
             shared, returns = paired_returns(fp32.iloc[0], row)
+            if (base := shared.mean()) == 0:
+                continue
             pair = np.stack([returns, shared])
             rows.append({"algo": row["algo"], "precision": row["precision"],
-                         "pair": 1 + (pair - base.mean()) / abs(base.mean())})
+                         "pair": 1 + (pair - base) / abs(base)})
     return pd.DataFrame(rows, columns=["algo", "precision", "pair"])

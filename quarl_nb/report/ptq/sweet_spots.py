@@ -17,6 +17,7 @@ import pandas as pd
 from quarl_nb.report.compare import BestOfMany, best_of_many
 from quarl_nb.report.findings import MIN_EPISODES, NOT_MEASURED, Finding, Verdict, decided, keys_of
 from quarl_nb.report.losses import bits_of, paired_returns, ptq_records
+from quarl_nb.report.ptq.rules import INTERVAL
 from quarl_nb.report.pvalues import holm, sign_vectors
 from quarl_nb.report.stats import ALPHA, MARGIN, Floats, Interval, bootstrap_weights
 from quarl_nb.report.untrained import fp32_never_learned, leave_out, none_learned
@@ -79,9 +80,11 @@ def _widths(name: str, policy: str, reference: pd.Series, widths: pd.DataFrame) 
 
 
 def sweet_spot_table(records: pd.DataFrame) -> pd.DataFrame:
-    """Every policy's best width against fp32: policy, bits, episodes, fp32, gain, low, high,
-    p_value, p_holm, sweet_spot. Best is the most certain of those that gain enough
-    (`BestOfMany.best`), so that a certain but tiny gain of another width does not hide it.
+    """Every policy's surest width against fp32: policy, bits, episodes, fp32, gain, low, high,
+    p_value, p_holm, sweet_spot; and the width that gains most, sure or not: most_bits, most,
+    most_low. The surest is the most certain of those that gain enough, and where none does that of
+    the largest lower bound (`BestOfMany.best`): a certain but tiny gain of another width hides no
+    sweet spot, but it is often a copy of fp32, of which no gain at all is certain.
 
     `low` and `high` hold for all widths of the policy at once (95 %); `p_holm` is corrected over
     policies as well. A sweet spot needs low > 0, p_holm <= 5 %, and a gain that is not within
@@ -95,10 +98,12 @@ def _table(policies: Sequence[Widths]) -> pd.DataFrame:
     for widths in policies:
         best = best_of_many(widths.reference, widths.returns, widths.signs)
         at = best.best(MARGIN * abs(widths.reference.mean()))
+        most = int(np.lexsort((-best.low, -best.gain))[0])
         rows.append({
             "policy": widths.policy, "bits": widths.bits[at], "episodes": len(widths.reference),
             "fp32": widths.reference.mean(), "gain": best.gain[at], "low": best.low[at],
             "high": best.high[at], "p_value": best.p_values[at],
+            "most_bits": widths.bits[most], "most": best.gain[most], "most_low": best.low[most],
         })
     table = pd.DataFrame(rows)
     if len(table):
@@ -203,10 +208,10 @@ def _exists(policies: list[Widths], against_wider: bool) -> Finding:
     verdict: Verdict = "inconclusive" if fewest < MIN_EPISODES \
         else decided(spots.any(), max(highest) < MARGIN)
     text = (
-        f"best of {len(found)} policies: {policy} gains {interval} ({relative[first]:.1%}) at "
-        f"{label}, corrected p = {adjusted[first]:.3g}"
+        f"surest of {len(found)} policies ({INTERVAL} for all widths): {policy} gains {interval} "
+        f"({relative[first]:.1%}) at {label}, corrected p = {adjusted[first]:.3g}"
     )
-    # Of a policy whose best width is a copy of fp32, the others may be too noisy to tell.
+    # Of a policy whose surest width is a copy of fp32, the others may be too noisy to tell.
     text += f"; up to {max(highest):.1%} not excluded" if verdict == "inconclusive" else ""
     text += f" (only {fewest} episodes)" if fewest < MIN_EPISODES else ""
     return Finding(verdict, text, interval)

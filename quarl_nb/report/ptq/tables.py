@@ -165,14 +165,18 @@ def sweet_spot_tables(records: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame
     """`sweet_spots.sweet_spot_table`, tidy and for reading."""
     tidy = sweet_spot_table(records)
     shown = pd.DataFrame({
-        "policy": tidy["policy"].map(policy_label), "best width (bits)": tidy["bits"],
-        "gain over fp32 (corrected 95 % bound)": [
-            f"{row.gain:.4g} (\u2265 {row.low:.4g})" for row in tidy.itertuples()
-        ],
+        "policy": tidy["policy"].map(policy_label), "surest width (bits)": tidy["bits"],
+        "its gain over fp32 (corrected 95 % bound)": _bounded(tidy["gain"], tidy["low"]),
         "corrected p": tidy["p_holm"].map("{:.3g}".format),
         "sweet spot": tidy["sweet_spot"].map({True: "yes", False: "no"}),
+        "width that gains most (bits)": tidy["most_bits"],
+        "its gain (corrected 95 % bound)": _bounded(tidy["most"], tidy["most_low"]),
     }) if len(tidy) else tidy
     return tidy, shown
+
+
+def _bounded(gains: pd.Series, bounds: pd.Series) -> list[str]:
+    return [f"{gain:.4g} (\u2265 {low:.4g})" for gain, low in zip(gains, bounds, strict=True)]
 
 
 def _ranges(rows: pd.DataFrame, name: str, form: str) -> list[str]:

@@ -70,13 +70,11 @@ def weights_frame(
 
 
 def _summary(measured: Mapping[str, Any]) -> dict[str, float]:
-    """The worst layer of each statistic, and the spread of all weights together."""
-    count = np.asarray(measured["count"], float)
-    mean_square = (np.asarray(measured["std"], float) ** 2 * count).sum() / count.sum()
+    """The worst layer of each statistic, as `rules.wider_weights_lose_more` takes it."""
     decibels = [x for x in measured["sqnr_db"] if x is not None]
     return {
         "weight_range": max(measured["range"]),
-        "weight_std": float(np.sqrt(mean_square)),
+        "weight_std": max(measured["std"]),
         "range_over_std": max(measured["range_over_std"]),
         "sqnr_db": min(decibels) if decibels else float("nan"),
     }

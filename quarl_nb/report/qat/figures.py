@@ -32,33 +32,52 @@ KNEE = (4.9, 6.1)  # "until 5/6-bit quantization": between 5 and 6 bits
 def figure5(records: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
     """Return against the bits trained with, a panel a policy, as Figure 5 of the paper.
 
-    Lines join the means over the training seeds that all ways of a panel have, dots are the
-    trainings: Student's interval of three that differ much would be taller than the panel. The
-    table beside the figure has it.
+    Lines join the means over the training seeds that fp32, QAT and PTQ of a panel have in common;
+    those of learned steps, of which there are fewer trainings, over seeds that they share with
+    fp32. Titles tell how many. Dots are the trainings: Student's interval of three that differ
+    much would be taller than the panel. The table beside the figure has it.
 
     Args:
         records: `ResultStore.frame("qat")`.
     """
-    rows = of_shared_seeds(trainings(records))
-    table = way_table(rows)
+    table = _panels(trainings(records))
     widths = table[table["method"] == "minmax"] if len(table) else table
     if widths.empty:
         raise NothingToDrawError("no policy has records of QAT and of float32 for the same seeds")
     policies = list(dict.fromkeys(widths.sort_values(["algo", "env_id"])["policy"]))
     shown = table[table["policy"].isin(policies)]
-    seed_means = rows.groupby(["policy", *WAY])["mean"].agg(list).rename("seed_means")
-    shown = shown.join(seed_means, on=seed_means.index.names)
     with mpl.rc_context(STYLE):
-        fig, axes = panel_grid(len(policies), columns=3, height_in=1.5)
+        fig, axes = panel_grid(len(policies), columns=3, height_in=1.6)
         for ax, policy in zip(axes, policies, strict=True):
             here = shown[shown["policy"] == policy]
             _draw_policy(ax, here)
-            one = " (one seed)" if here["seed_means"].map(len).max() == 1 else ""
-            ax.set_title(policy_label(policy) + one)
+            ax.set_title(f"{policy_label(policy)}\n{_seeds_told(here)}")
         fig.supxlabel("bits of weights and activations", fontsize=7)
         fig.supylabel("mean return per episode", fontsize=7)
         common_legend(fig, axes, columns=3)
     return fig, shown.drop(columns="keys").assign(seed_means=shown["seed_means"].map(one_field))
+
+
+def _panels(rows: pd.DataFrame) -> pd.DataFrame:
+    """`way_table` with the mean of every training, `seed_means`: learned steps over seeds that
+    they share with fp32, all else over those that fp32, QAT and PTQ share."""
+    parts = []
+    for methods in (["none", "minmax", PTQ], ["lsq"]):
+        shared = of_shared_seeds(rows, methods)
+        means = shared.groupby(["policy", *WAY])["mean"].agg(list).rename("seed_means")
+        if len(table := way_table(shared)):
+            ours = table[table["method"].isin(methods)]
+            parts.append(ours.join(means, on=means.index.names))
+    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
+
+
+def _seeds_told(rows: pd.DataFrame) -> str:
+    """ "5 seeds", or "5 seeds (learned steps: 3)" where these have others."""
+    learned = rows["method"] == "lsq"
+    most = rows["seeds"][~learned].max()
+    told = "1 seed" if most == 1 else f"{most} seeds"
+    fewer = {*rows["seeds"][learned]} - {most}
+    return told + (f" (learned steps: {min(fewer)})" if fewer else "")
 
 
 def _draw_policy(ax: Axes, rows: pd.DataFrame) -> None:

@@ -47,12 +47,14 @@ def shared_seeds(rows: pd.DataFrame, ways: Sequence[Way]) -> set[int]:
     return set.intersection(*filter(None, seeds)) if any(seeds) else set()
 
 
-def of_shared_seeds(rows: pd.DataFrame) -> pd.DataFrame:
-    """Of each policy the trainings without a regularizer in the seeds that all its ways have.
+def of_shared_seeds(rows: pd.DataFrame, methods: Sequence[str]) -> pd.DataFrame:
+    """Of each policy float32 and the trainings by `methods`, without a regularizer, in the seeds
+    that all of these ways have.
 
     A way that shares no seed with float32 compares with nothing, and is left out.
     """
-    rows = rows[rows["regularizer"] == "none"]
+    plain = rows["regularizer"] == "none"
+    rows = rows[plain & rows["method"].isin([FP32[1], *methods])]
     shared = {}
     for policy, group in rows.groupby("policy"):
         same = group[group["seed"].isin(trained_in(group, FP32)["seed"])]
@@ -69,9 +71,14 @@ def of_learned_seeds(trained: pd.DataFrame) -> pd.DataFrame:
     (rather than in both), failures that strike either way by chance would pass for losses of the
     other. A policy that learned with no seed keeps all, for rules to leave it out by name.
     """
-    seeds = trained["policy"] + "/" + trained["seed"].astype(str)
-    learned = ~seeds.isin(never_learned(trained.assign(policy=seeds)))
+    learned = learned_seeds(trained)
     return trained[learned | ~trained["policy"].isin(trained["policy"][learned])]
+
+
+def learned_seeds(trained: pd.DataFrame) -> pd.Series:
+    """Whether the seed of each record learned in one of the records of its policy."""
+    seeds = trained["policy"] + "/" + trained["seed"].astype(str)
+    return ~seeds.isin(never_learned(trained.assign(policy=seeds)))
 
 
 def way_label(way: Way) -> str:
