@@ -13,7 +13,7 @@ import torch
 from quarl_nb.errors import QuarlError, check_counts, check_seeds
 from quarl_nb.quant import parse_precision
 from quarl_nb.report.losses import paired_losses
-from quarl_nb.rl.envs import factory_for, make_vec
+from quarl_nb.rl.envs import close, factory_for, make_vec, named_by_file
 from quarl_nb.rl.exploration import random_actions_of
 from quarl_nb.rl.policies import PolicyNet, load_policy
 from quarl_nb.studies.policies import Subject
@@ -49,8 +49,9 @@ def quantize_table(
 
     Raises:
         QuarlError: the policy cannot be read or does not fit the environment, no environment is
-            known, bits or ranges are not among those allowed, fewer than 2 episodes, a seed that
-            environments do not take.
+            known, or only by the policy's file, of a module whose code would run, bits or ranges
+            are not among those allowed, fewer than 2 episodes, a seed that environments do not
+            take.
     """
     formats = [("fp32", "minmax"), ("fp16", "minmax"), ("int8", ranges)]
     formats += [(f"affine{b}", ranges) for b in dict.fromkeys(bits)]
@@ -59,7 +60,7 @@ def quantize_table(
     check_counts(2, episodes=episodes)  # of one there is no interval
     check_seeds(first_seed)
     net = load_policy(source, env_id=env_id, vecnormalize=vecnormalize, activation=activation)
-    env_id = env_id or net.spec.env_id
+    env_id = env_id or named_by_file(net.spec.env_id)
     if env_id is None:
         raise QuarlError(f"'{source}' does not say where it acts: give the environment")
     check_fits(net, env_id)
@@ -97,7 +98,7 @@ def check_fits(net: PolicyNet, env_id: str) -> None:
     """
     env = make_vec(env_id, 1, make=factory_for(net, env_id))
     observations, actions = env.single_observation_space, env.single_action_space
-    env.close()
+    close(env)
     shape, head = net.spec.obs_shape, net.spec.head
     if observations.shape != shape:
         raise QuarlError(f"the policy takes observations of shape {list(shape)}, '{env_id}' gives "

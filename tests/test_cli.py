@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -273,6 +274,37 @@ def test_evaluate_runs_a_policy_by_name(capsys):
     expected = evaluate(load_policy(POLICIES / "ppo-CartPole-v1"), "CartPole-v1", [5, 6])
     out = capsys.readouterr().out
     assert f"return {expected.mean:.2f} (std {expected.std:.2f}" in out
+
+
+@pytest.mark.parametrize("command", ["evaluate", "quantize", "export"])
+@pytest.mark.parametrize("prefix", ["", "rescaled:"])
+def test_the_module_that_a_policys_file_names_is_imported_only_if_the_user_names_it(
+    command, prefix, tmp_path, monkeypatch, capsys
+):
+    from quarl_nb.rl.policies import load_policy, save_policy
+
+    env_id = f"downloaded_{command}:Own-v0"
+    (tmp_path / f"downloaded_{command}.py").write_text(
+        "import gymnasium\n"
+        "open('ran', 'w').close()\n"
+        "gymnasium.register('Own-v0', 'gymnasium.envs.classic_control:CartPoleEnv',"
+        " max_episode_steps=20)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    net = load_policy(POLICIES / "ppo-CartPole-v1")
+    net.spec = replace(net.spec, env_id=prefix + env_id)
+    save_policy(net, "policy", {})
+    arguments = [command, "policy", *(["--to", "out"] if command == "export" else [])]
+    assert main(arguments) == 2
+    assert capsys.readouterr().err == (
+        f"error: the policy says that it acts in '{prefix}{env_id}', which would run that "
+        "module's code: where you trust it, name it yourself (--env, env_id=)\n"
+    )
+    assert not Path("ran").exists()
+    if not prefix:
+        assert main([*arguments, "--env", env_id]) == 0
+        assert Path("ran").exists()
 
 
 @pytest.mark.parametrize(

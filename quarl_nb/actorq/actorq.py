@@ -120,11 +120,18 @@ class ActorQ:
             on_message: called with the result so far, after every message of an actor.
 
         Raises:
-            QuarlError: an actor, the quantizer or the learner failed; `total_steps` is below 1.
+            QuarlError: an actor, the quantizer or the learner failed; `total_steps` is below 1;
+                another run uses the checkpoint.
         """
         check_counts(1, total_steps=total_steps)
         total_steps = int(total_steps)  # numpy's would make a checkpoint that torch will not load
         self.saving.prepare()
+        with self.saving.held():
+            return self._learn(total_steps, progress_bar, on_message)
+
+    def _learn(
+        self, total_steps: int, progress_bar: bool, on_message: Callable[[Result], None] | None
+    ) -> Result:
         learner, progress = self._begin(total_steps)
         run = Run(learner, total_steps, self.saving, progress, progress_bar, on_message)
         self.result, stopped = run.result, "failed"

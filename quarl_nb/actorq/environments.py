@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -24,7 +23,7 @@ from torch import nn
 
 from quarl_nb.errors import QuarlError, brief, one_line, users_own
 from quarl_nb.rl.atari import is_atari
-from quarl_nb.rl.envs import channels_first, make_env, silence_mujoco_deprecations
+from quarl_nb.rl.envs import channels_first, close, make_env, silence_mujoco_deprecations
 from quarl_nb.rl.spec import PolicySpec
 
 MONITOR = "stable_baselines3.common.monitor:Monitor"
@@ -119,12 +118,6 @@ def make_checked(make_env: Callable[[], gym.Env], spec: PolicySpec) -> gym.Env:
         close(env)
         raise
     return env
-
-
-def close(env: gym.Env) -> None:
-    """Close an environment that has done its work; an error of its own would hide the real one."""
-    with suppress(Exception):
-        env.close()
 
 
 def _check_spaces(env: gym.Env, spec: PolicySpec) -> None:

@@ -7,6 +7,7 @@ import math
 import sys
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from quarl_nb.actorq.result import CpuClock, Result, Snapshot
 from quarl_nb.actorq.settings import Transitions
 from quarl_nb.errors import QuarlError, check_at_least, check_counts
 from quarl_nb.paths import make_file_writable, make_writable
-from quarl_nb.rl.checkpoint import Progress, has_finite_weights, save_checkpoint
+from quarl_nb.rl.checkpoint import Progress, has_finite_weights, held, save_checkpoint
 from quarl_nb.rl.policies import save_policy
 
 logger = logging.getLogger(__name__)
@@ -55,6 +56,10 @@ class Saving:
             make_file_writable(self.checkpoint)
         if self.snapshots:
             make_writable(self.snapshots)
+
+    def held(self) -> AbstractContextManager[None]:
+        """Keep other runs from the checkpoint meanwhile; a QuarlError where one uses it."""
+        return held(self.checkpoint) if self.checkpoint else nullcontext()
 
 
 def _is_watched() -> bool:

@@ -37,6 +37,7 @@ def export_command(options: argparse.Namespace) -> int:
     from quarl_nb.cli.policies import policy_source
     from quarl_nb.edge.export import export_policy, record_observations
     from quarl_nb.quantize import check_fits
+    from quarl_nb.rl.envs import named_by_file
     from quarl_nb.rl.observations import CALIBRATION_STEPS
     from quarl_nb.rl.policies import load_policy
 
@@ -58,6 +59,8 @@ def export_command(options: argparse.Namespace) -> int:
             f"{options.policy!r} does not say where it acts: give --env or --observations"
         )
     else:
+        if not options.env:
+            named_by_file(env_id)
         check_fits(net, env_id)
         obs = record_observations(net, env_id, CALIBRATION_STEPS)
     name = os.path.basename(os.path.abspath(options.policy))  # "." has one, too

@@ -67,6 +67,7 @@ def evaluate_command(options: argparse.Namespace) -> int:
     from quarl_nb.inference import fast_policy
     from quarl_nb.quant import parse_precision
     from quarl_nb.quantize import check_fits
+    from quarl_nb.rl.envs import named_by_file
     from quarl_nb.rl.evaluate import evaluate
     from quarl_nb.rl.policies import load_policy
     from quarl_nb.studies.ptq import quantize_policy
@@ -75,7 +76,7 @@ def evaluate_command(options: argparse.Namespace) -> int:
     check_seeds(options.seed)
     net = load_policy(policy_source(options.policy), env_id=options.env,
                       vecnormalize=options.vecnormalize, activation=options.activation)
-    env_id = options.env or net.spec.env_id
+    env_id = options.env or named_by_file(net.spec.env_id)
     if env_id is None:
         raise QuarlError(f"{options.policy!r} does not say where it acts: give --env")
     check_fits(net, env_id)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -82,6 +84,17 @@ class FakeQuantize(ResizingModule):
         """End calibration: fix the range seen so far and quantize from now on."""
         self.update()
         self.observing, self.enabled = False, True
+
+    def get_extra_state(self) -> Tensor:
+        return torch.tensor([self.observing, self.enabled])
+
+    def set_extra_state(self, state: Any) -> None:
+        self.observing, self.enabled = state.tolist()
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        # States of the first version do not tell: it stays as it is.
+        state_dict.setdefault(f"{prefix}_extra_state", self.get_extra_state())
+        super()._load_from_state_dict(state_dict, prefix, *rest)
 
     def forward(self, x: Tensor) -> Tensor:
         """`x` on the levels of the format, same shape (`x` itself while not `enabled`)."""

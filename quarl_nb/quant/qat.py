@@ -5,8 +5,8 @@ Jacob et al. 2018 (arXiv 1712.05877), section 3; Krishnamoorthi 2018 (arXiv 1806
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Self
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -27,13 +27,14 @@ class QATLayer(nn.Module):
     Attributes:
         weight_quantizer: of the weight.
         input_quantizer: of what enters; Identity in the first layer of a network.
-        holding: nothing trains at present, so that decisions may share one quantized weight.
+        holding: True while nothing trains, so that decisions may share one quantized weight; or a
+            function that counts the changes of a weight that its version does not tell of.
     """
 
     weight_quantizer: WeightQuantizer | LearnedStep
     input_quantizer: InputQuantizer | LearnedStep | nn.Identity
-    _holding = False
-    _held: tuple[Tensor, int] | None = None
+    _holding: bool | Callable[[], int] = False
+    _held: tuple[Tensor, tuple[int, int]] | None = None
 
     @property
     def weight(self) -> Tensor:
@@ -43,17 +44,22 @@ class QATLayer(nn.Module):
         acting = not (self.training or torch.is_grad_enabled())
         if not (self._holding and acting and quantizer.enabled and quantizer.repeatable):
             return quantizer(weight)
-        if self._held is None or self._held[1] != weight._version:
-            self._held = quantizer(weight), weight._version
+        changes = self._holding() if callable(self._holding) else 0
+        if self._held is None or self._held[1] != (weight._version, changes):
+            self._held = quantizer(weight), (weight._version, changes)
         return self._held[0]
 
     @property
-    def holding(self) -> bool:
+    def holding(self) -> bool | Callable[[], int]:
         return self._holding
 
     @holding.setter
-    def holding(self, holding: bool) -> None:
+    def holding(self, holding: bool | Callable[[], int]) -> None:
         self._holding, self._held = holding, None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy holds nothing: what counts the changes of this weight knows nothing of others."""
+        return {name: v for name, v in vars(self).items() if name not in ("_holding", "_held")}
 
     def train(self, mode: bool = True) -> Self:
         """As of any module; training changes the weight (fused Adam without a new version)."""

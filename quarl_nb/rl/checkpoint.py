@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
 import glob
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from copy import deepcopy
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import torch
 from stable_baselines3.common.base_class import BaseAlgorithm
@@ -15,7 +20,7 @@ from stable_baselines3.common.running_mean_std import RunningMeanStd
 from quarl_nb.errors import QuarlError, brief
 from quarl_nb.paths import replacing, sweep
 from quarl_nb.quant import is_finite
-from quarl_nb.rl.replay_state import replay_state, restore_replay
+from quarl_nb.rl.replay_state import check_replay, replay_state, restore_replay
 
 FORMAT = 2
 READABLE = (1, 2)  # 1 had neither packed frames nor priorities
@@ -34,6 +39,7 @@ class Progress:
         updates: gradient steps as SB3 counts them (of an ActorQ run its own; an algorithm may have
             made others before it); None of older checkpoints.
         ahead: transitions that an ActorQ learner had sampled beyond what its rate limiter asks for.
+        seed: of a recipe's run; None of older checkpoints.
     """
 
     timesteps: int = 0
@@ -44,6 +50,7 @@ class Progress:
     stages: list[tuple[int, float]] = field(default_factory=list)
     updates: int | None = None
     ahead: int = 0
+    seed: int | None = None
 
 
 @dataclass(frozen=True)
@@ -67,6 +74,36 @@ class Mark:
         counters = {name: getattr(model, name) for name in _COUNTERS if hasattr(model, name)}
         buffer = model.replay_buffer if isinstance(model, OffPolicyAlgorithm) else None
         return cls(counters, (buffer.pos, buffer.full) if buffer else None)
+
+
+@contextmanager
+def held(path: Path) -> Iterator[None]:
+    """Keep other runs from a checkpoint meanwhile: each would sweep and replace the other's.
+
+    By a lock beside it, which goes with the run; one that a kill has left keeps nobody out.
+
+    Raises:
+        QuarlError: another run holds it.
+    """
+    beside = path.with_name(f".{path.name}.lock")
+    with beside.open("w") as lock:
+        if not _locks(lock):
+            raise QuarlError(f"checkpoint '{path}' is used by another run")
+        try:
+            yield
+        finally:
+            with suppress(OSError):  # its folder may be gone
+                beside.unlink()
+
+
+def _locks(file: IO) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:  # a file system without locks (NFS): nobody is kept out
+        return True
+    return os.fstat(file.fileno()).st_nlink > 0  # else its last holder has just removed it
 
 
 def save_checkpoint(
@@ -110,14 +147,13 @@ def load_checkpoint(path: Path, model: BaseAlgorithm) -> Progress:
 
     Raises:
         QuarlError: the file is damaged, of another format, or of another algorithm, environment,
-            network, or size or number of environments of the replay buffer.
+            normalization, network, or size or number of environments of the replay buffer. The
+            model is then as it was.
     """
     try:
         state = _read(path)
-        for what, own in _identity(model).items():
-            saved = state.get(what)  # older checkpoints do not tell of environments
-            if saved != own and None not in (saved, own):
-                raise QuarlError(f"it is of {saved}, not of {own}")
+        progress = Progress(**state["progress"])
+        _check_fits(model, state)
         _set_parameters(model, state["parameters"])
         variables = _variables(model)
         with torch.no_grad():
@@ -129,7 +165,6 @@ def load_checkpoint(path: Path, model: BaseAlgorithm) -> Progress:
             rms.count = saved["count"]
         for name, count in state.get("counters", {}).items():
             setattr(model, name, count)
-        progress = Progress(**state["progress"])
         model.num_timesteps = progress.timesteps
         restore_replay(model, state.get("replay", {}))
     except Exception as error:  # torch.load raises almost anything, as does another recipe's state
@@ -154,11 +189,32 @@ def read_progress(path: Path) -> Progress:
         raise _unreadable(path, error) from error
 
 
+def _check_fits(model: BaseAlgorithm, state: dict[str, Any]) -> None:
+    """Refuse a checkpoint of something else, as long as the model is as it was."""
+    for what, own in _identity(model).items():
+        saved = state.get(what)  # older checkpoints do not tell of environments
+        if saved != own and None not in (saved, own):
+            raise QuarlError(f"it is of {saved}, not of {own}")
+    kinds = ["normalized" if found else "raw"
+             for found in (state.get("normalizer"), _running_statistics(model))]  # fmt: skip
+    if kinds[0] != kinds[1]:
+        raise QuarlError(f"it is of {kinds[0]} observations, not of {kinds[1]} ones")
+    shapes = {name: tensor.shape for name, tensor in _variables(model).items()}
+    for name, tensor in state.get("variables", {}).items():
+        if shapes.get(name) != tensor.shape:
+            raise QuarlError(f"its {name} is none of the algorithm's")
+    check_replay(model, state.get("replay", {}))
+
+
 def _set_parameters(model: BaseAlgorithm, parameters: dict[str, Any]) -> None:
+    before: dict[str, Any] = deepcopy(model.get_parameters())
     try:
         model.set_parameters(parameters, exact_match=True, device="cpu")
-    except (RuntimeError, ValueError) as error:  # whose texts are lists of tensors and shapes
-        raise QuarlError("it is of another network or environment") from error
+    except Exception as error:
+        model.set_parameters(before, exact_match=True, device="cpu")  # some were set already
+        if isinstance(error, RuntimeError | ValueError):  # which list tensors and shapes
+            raise QuarlError("it is of another network or environment") from error
+        raise
 
 
 def _read(path: Path, mmap: bool = False) -> dict[str, Any]:

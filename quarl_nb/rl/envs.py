@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from difflib import get_close_matches
 from functools import cache, partial
 from typing import Any
@@ -89,6 +90,9 @@ def make_vec(
 
     Args:
         make: factory of one environment, in place of the one that `env_id` names.
+
+    Raises:
+        QuarlError: as `make_env`, or the factory raised something or returned something else.
     """
     if make is None and is_atari(env_id):
         return make_atari_vec(env_id, n_envs)
@@ -96,7 +100,16 @@ def make_vec(
         _register(env_id)
         return gym.make_vec(env_id, num_envs=n_envs)
     factory = make or (lambda: make_env(env_id))
-    return SyncVectorEnv([factory] * n_envs, autoreset_mode=AutoresetMode.NEXT_STEP)
+
+    def checked() -> gym.Env:
+        env = factory()
+        if not isinstance(env, gym.Env):
+            kind = type(env).__name__
+            raise QuarlError(f"the function that makes environments returned {kind}, not a gym.Env")
+        return env
+
+    with users_own("environment"):
+        return SyncVectorEnv([checked] * n_envs, autoreset_mode=AutoresetMode.NEXT_STEP)
 
 
 def factory_for(policy: Any, env_id: str) -> Callable[[], gym.Env] | None:
@@ -106,6 +119,18 @@ def factory_for(policy: Any, env_id: str) -> Callable[[], gym.Env] | None:
     if spec is None or len(spec.obs_shape) != 3 or is_atari(env_id) or env_id.startswith(OURS):
         return None
     return partial(channels_first, partial(make_env, env_id), spec.obs_shape)
+
+
+def named_by_file(env_id: str | None) -> str | None:
+    """An environment's name as a policy's file gives it: no file may have code run.
+
+    Raises:
+        QuarlError: making it would import a module, which the user alone may name.
+    """
+    if env_id and ":" in env_id.removeprefix(RESCALED).removeprefix("dm:"):
+        raise QuarlError(f"the policy says that it acts in {env_id!r}, which would run that "
+                         "module's code: where you trust it, name it yourself (--env, env_id=)")
+    return env_id
 
 
 def channels_first(make: Callable[[], gym.Env], shape: tuple[int, ...] | None) -> gym.Env:
@@ -147,6 +172,14 @@ def reset_slots(env: VectorEnv, mask: np.ndarray, seeds: Sequence[int]) -> np.nd
         per_env[slot] = int(seed)
     with users_own("environment"):
         return env.reset(seed=per_env, options=options)[0].copy()
+
+
+def close(env: gym.Env | VectorEnv) -> None:
+    """Close an environment that has done its work; an error of its own would hide the real one."""
+    parts: Sequence[Any] = env.envs if isinstance(env, SyncVectorEnv) else [env]
+    for part in parts:
+        with suppress(Exception):
+            part.close()
 
 
 def _register(env_id: str) -> None:

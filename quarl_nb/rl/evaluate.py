@@ -14,7 +14,7 @@ import torch
 
 from quarl_nb.errors import QuarlError, brief, check_counts, check_seeds, users_own
 from quarl_nb.rl.atari import is_atari
-from quarl_nb.rl.envs import factory_for, make_vec, reset_slots
+from quarl_nb.rl.envs import close, factory_for, make_vec, reset_slots
 from quarl_nb.rl.exploration import RandomActions, random_actions_of
 
 RETURN_DIGITS = 7  # all seventeen would be a third of a record of a thousand episodes
@@ -109,7 +109,7 @@ def evaluate(
         chance = RandomActions(env.single_action_space, n_envs, random_actions)
         returns, lengths = _run_episodes(policy, env, env_id, seeds, chance)
     finally:
-        env.close()
+        close(env)
     wall_s = time.perf_counter() - started
     return Evaluation(returns, lengths, seeds, wall_s, random_actions)
 

@@ -6,7 +6,7 @@ trained here is an ordinary ``CnnPolicy``.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 import gymnasium as gym
@@ -159,26 +159,32 @@ class LossScaler:
             self.scale, self.good_steps = self.scale * 2, 0
 
 
-def _check_options(options: Mapping[str, Any]) -> None:
+def _checked(options: dict[str, Any]) -> dict[str, Any]:
+    """Options of a policy, whose features extractor is ours."""
     for name in ("normalize_images", "share_features_extractor"):
         if not options.get(name, True):
             raise QuarlError(f"policies of the fast CNN have no {name}=False")
+    extractor = options.setdefault("features_extractor_class", FastNatureCNN)
+    if not (isinstance(extractor, type) and issubclass(extractor, FastNatureCNN)):
+        raise QuarlError("policies of the fast CNN extract features by FastNatureCNN, not by "
+                         f"{getattr(extractor, '__name__', extractor)}")  # fmt: skip
+    return options
 
 
 class FastActorCriticCnnPolicy(ActorCriticCnnPolicy):
     """`ActorCriticCnnPolicy` for A2C and PPO over one `FastNatureCNN` for actor and critic.
 
     Frames go to the features extractor as they are, without SB3's copy in fp32. Its versions of
-    the last two methods would call the features extractor of the base class, past ours.
+    the last two methods would call the features extractor of the base class, past ours. Hidden
+    layers follow it, as SB3 has them after every extractor but its own, unless net_arch=[].
 
     Raises:
         QuarlError: options that would change nothing (`normalize_images`) or mix frames up
-            (`share_features_extractor`).
+            (`share_features_extractor`), or another features extractor, for divided frames.
     """
 
     def __init__(self, *args: Any, **options: Any) -> None:
-        _check_options(options)
-        super().__init__(*args, **options)
+        super().__init__(*args, **_checked(options))
 
     def extract_features(self, obs: Any, features_extractor: Any = None) -> Any:
         return (features_extractor or self.features_extractor)(obs)
@@ -200,8 +206,7 @@ class FastDQNCnnPolicy(DQNCnnPolicy):
     """DQN's `CnnPolicy` over `FastNatureCNN`; options as of `FastActorCriticCnnPolicy`."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
-        _check_options(options)
-        super().__init__(*args, **options)
+        super().__init__(*args, **_checked(options))
 
     def make_q_net(self) -> QNetwork:
         net_args = self._update_features_extractor(self.net_args, features_extractor=None)

@@ -141,6 +141,17 @@ class Layer:
             raise QuarlError(f"layer '{self.kind}' has bad options: {brief(error)}") from error
 
 
+def class_path(value: Any) -> str:
+    """Where a class is, as its text in SB3's zips says; what is no class as Python writes it."""
+    return f"{value.__module__}.{value.__qualname__}" if isinstance(value, type) else repr(value)
+
+
+def kind_of_class(path: str) -> str:
+    """The kind of an activation by `class_path`: one of the same name may compute another."""
+    by_path = {class_path(module): kind for kind, module in ACTIVATIONS.items()}
+    return by_path.get(path) or check_choice("activation", path, ACTIVATIONS)
+
+
 def activation_kind(name: str) -> str:
     """The kind of an activation named as torch's class (`ReLU`, `LeakyReLU`) or as here."""
     by_class = {module.__name__: kind for kind, module in ACTIVATIONS.items()}

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from quarl_nb.errors import users_own
-from quarl_nb.rl.envs import factory_for, make_vec
+from quarl_nb.rl.envs import close, factory_for, make_vec
 
 CALIBRATION_ENVS = 8
 CALIBRATION_STEPS = 2_000  # in all
@@ -52,5 +52,5 @@ def collect_observations(
                 state[torch.as_tensor(over)] = policy.initial_state(int(over.sum()))
             over = terminated | truncated
     finally:
-        env.close()
+        close(env)
     return np.concatenate(seen)

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
+from stable_baselines3 import DQN
 from stable_baselines3.common.callbacks import BaseCallback
 
 from quarl_nb.errors import QuarlError, check_counts
 from quarl_nb.quant.qat import QATLayer, qat_layers
-from quarl_nb.rl.qat_networks import (
-    is_quantized,
-    qat_algorithm,
-    qat_networks,
-    training_quantizers,
-)
+from quarl_nb.rl.prioritized import PrioritizedDQN
+from quarl_nb.rl.qat_networks import is_quantized, qat_networks, training_quantizers
 
 logger = logging.getLogger(__name__)
 
@@ -45,10 +44,9 @@ class QuantDelay(BaseCallback):
         total = self.locals["total_timesteps"]
         if not self.started and self.delay >= total:
             raise QuarlError(f"quant_delay {self.delay} is not shorter than the run, {total} steps")
-        # Other algorithms move their target network at every update.
-        steady = networks[1:] if qat_algorithm(self.model) == "dqn" else []
+        steady = networks[1:] if _counts_target_updates(self.model) else []
         self.target_layers = [layer for parts in steady for layer in qat_layers(parts)]
-        self.target_updates = -1
+        self._hold(self.target_layers, partial(_target_updates, self.model))
         self.networks = [training_quantizers(parts) for parts in networks]
 
     def _on_rollout_start(self) -> None:
@@ -56,11 +54,8 @@ class QuantDelay(BaseCallback):
 
     def _on_rollout_end(self) -> None:
         self._hold(self.acting_layers, False)
-        if self.target_layers and self.target_updates != (updates := _target_updates(self.model)):
-            self._hold(self.target_layers, True)  # anew: what was held is forgotten
-            self.target_updates = updates
 
-    def _hold(self, layers: list[QATLayer], holding: bool) -> None:
+    def _hold(self, layers: list[QATLayer], holding: bool | Callable[[], int]) -> None:
         for layer in layers:
             layer.holding = holding
 
@@ -91,6 +86,14 @@ class QuantDelay(BaseCallback):
         self.started = True
 
 
+def _counts_target_updates(model: Any) -> bool:
+    """Whether `_target_updates` tells of all: not of other algorithms, nor of a user's own DQN."""
+    if not isinstance(model, DQN):
+        return False
+    steps, trains = (getattr(method, "__func__", None) for method in (model._on_step, model.train))
+    return steps is DQN._on_step and trains in (DQN.train, PrioritizedDQN.train)
+
+
 def _target_updates(model: Any) -> int:
-    """How often SB3's DQN has updated its target network: it does so while it collects data."""
+    """How often SB3's DQN has updated its target network, by writing past the weights' version."""
     return model._n_calls // max(model.target_update_interval // model.n_envs, 1)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 from stable_baselines3.common.base_class import BaseAlgorithm
-from stable_baselines3.common.buffers import ReplayBuffer
+from stable_baselines3.common.buffers import NStepReplayBuffer, ReplayBuffer
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 
 from quarl_nb.errors import QuarlError
@@ -21,12 +21,21 @@ logger = logging.getLogger(__name__)
 MAX_SAVED_BUFFER_BYTES = 500_000_000
 _FRAMES = ("observations", "next_observations")
 _BUFFERS = (*_FRAMES, "actions", "rewards", "dones", "timeouts")
+# What is saved is all that these hold; a user's own may hold more, as priorities.
+_KINDS = (ReplayBuffer, NStepReplayBuffer, PrioritizedReplayBuffer)
 
 
 def replay_state(model: OffPolicyAlgorithm, pos: int, full: bool) -> dict[str, Any]:
-    """What a checkpoint holds of the buffer as it was at `pos`; {} where that is too large."""
+    """What a checkpoint holds of the buffer as it was at `pos`; {} where that is too large.
+
+    And of a kind of buffer that is not known.
+    """
     buffer = model.replay_buffer
     assert buffer is not None
+    if not _is_known(buffer):
+        logger.warning("the checkpoint has no replay buffer, as a %s may hold more than what is "
+                       "saved: resumed, the run fills it again first", type(buffer).__name__)
+        return {}
     used = buffer.buffer_size if full else pos
     tensors = {name: torch.as_tensor(array[:used]) for name, array in _arrays(buffer).items()}
     if buffer.observations.dtype == np.uint8 and used:
@@ -51,17 +60,42 @@ def _arrays(buffer: ReplayBuffer) -> dict[str, np.ndarray]:
     return arrays
 
 
-def restore_replay(model: BaseAlgorithm, saved: dict[str, Any]) -> None:
-    """Put what `replay_state` gave back, in place; learning waits where that is not enough.
+def _is_known(buffer: ReplayBuffer) -> bool:
+    return type(buffer) in _KINDS and not buffer.optimize_memory_usage
+
+
+def check_replay(model: BaseAlgorithm, saved: dict[str, Any]) -> None:
+    """Refuse what `restore_replay` cannot put into the model's buffer.
 
     Raises:
         QuarlError: it is of a buffer of another size or number of environments.
+    """
+    buffer = model.replay_buffer if isinstance(model, OffPolicyAlgorithm) else None
+    if buffer is None or not saved:
+        return
+    rows, n_envs = saved["rewards"].shape
+    if n_envs != buffer.n_envs:  # which numpy would broadcast
+        raise QuarlError(f"its replay buffer is of {n_envs} environments at once, that of the "
+                         f"algorithm of {buffer.n_envs}")
+    if rows > buffer.buffer_size or (saved["full"] and rows < buffer.buffer_size):
+        raise QuarlError(
+            f"its replay buffer has {rows} rows, that of the algorithm {buffer.buffer_size}"
+        )
+    if isinstance(buffer, PrioritizedReplayBuffer) and "powers" not in saved:
+        raise QuarlError("its replay buffer has no priorities")
+
+
+def restore_replay(model: BaseAlgorithm, saved: dict[str, Any]) -> None:
+    """Put what `replay_state` gave back, in place; learning waits where that is not enough.
+
+    Args:
+        saved: passed `check_replay`.
     """
     if not isinstance(model, OffPolicyAlgorithm):
         return
     buffer = model.replay_buffer
     assert buffer is not None
-    if saved:
+    if saved and _is_known(buffer):
         _fill(buffer, saved)
     held = buffer.size() * buffer.n_envs
     learning_starts = max(1, model.learning_starts)  # nothing can be sampled from an empty buffer
@@ -72,22 +106,21 @@ def restore_replay(model: BaseAlgorithm, saved: dict[str, Any]) -> None:
 
 
 def _fill(buffer: ReplayBuffer, saved: dict[str, Any]) -> None:
-    rows, n_envs = saved["rewards"].shape
-    if n_envs != buffer.n_envs:  # which numpy would broadcast
-        raise QuarlError(f"its replay buffer is of {n_envs} environments at once, that of the "
-                         f"algorithm of {buffer.n_envs}")
-    if rows > buffer.buffer_size or (saved["full"] and rows < buffer.buffer_size):
-        raise QuarlError(
-            f"its replay buffer has {rows} rows, that of the algorithm {buffer.buffer_size}"
-        )
     if "frames" in saved:
         _unpack_frames(saved, buffer)
     for name, array in _arrays(buffer).items():
         if name in saved:
             array[: len(saved[name])] = saved[name].numpy()
-    buffer.pos, buffer.full = saved["pos"], saved["full"]
+    # One that was not full may fill a smaller one to its end.
+    buffer.pos = saved["pos"] % buffer.buffer_size
+    buffer.full = saved["full"] or saved["pos"] == buffer.buffer_size
     if isinstance(buffer, PrioritizedReplayBuffer):
         buffer.largest = saved["largest"]
+    if isinstance(buffer, NStepReplayBuffer) and buffer.handle_timeout_termination:
+        # The next step begins an episode: n-step returns end before it, bootstrapping. (Where the
+        # buffer keeps no timeouts, none would be taken back when its row is used again.)
+        last = buffer.pos - 1
+        buffer.timeouts[last][buffer.dones[last] == 0] = 1
 
 
 def _pack_frames(frames: np.ndarray, following: np.ndarray) -> dict[str, torch.Tensor]:

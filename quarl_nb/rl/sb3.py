@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from quarl_nb.errors import QuarlError, brief, one_line
-from quarl_nb.rl.layers import activation_kind
+from quarl_nb.rl.layers import activation_kind, class_path, kind_of_class
 from quarl_nb.rl.policies import PolicyNet
 from quarl_nb.rl.safe_pickle import (
     ObsNormalization,
@@ -46,13 +46,17 @@ MODERN_ENV_IDS = {
 }
 # Elsewhere a class may act in ways that its tensors do not show.
 _KNOWN_PACKAGES = ("stable_baselines3", "sb3_contrib", "quarl_nb")
-_KNOWN_EXTRACTORS = ("FlattenExtractor", "NatureCNN", "FastNatureCNN")
+_KNOWN_EXTRACTORS = (
+    "stable_baselines3.common.torch_layers.FlattenExtractor",
+    "stable_baselines3.common.torch_layers.NatureCNN",
+    "quarl_nb.rl.fast_cnn.FastNatureCNN",
+)
 # Before an id and a hyphen: a word in one case, as `ppo` and `PPO` are and parts of names are not.
 _ENV_ID = re.compile(
     r"(?:^|_|(?:^|[-_])(?:[a-z0-9]+|[A-Z0-9]+)-)([A-Z][A-Za-z0-9]*-v\d+)(?:_\d+)?$"
 )
 # As Python writes a class, and `functools.partial` of one without options.
-_CLASS = re.compile(r"(?:functools\.partial\()?<class '(?:[^']*\.)?(\w+)'>\)?")
+_CLASS = re.compile(r"(?:functools\.partial\()?<class '([^']+)'>\)?")
 
 
 def policy_from_model(
@@ -74,7 +78,7 @@ def policy_from_model(
             for quantization-aware training (`quarl_nb.rl.qat.export_qat` reads those).
     """
     policy = model.policy
-    _check_known(type(policy).__module__, policy.features_extractor_class.__name__)
+    _check_known(type(policy).__module__, class_path(policy.features_extractor_class))
     tensors: Tensors = {k: t.detach().cpu() for k, t in policy.state_dict().items()}
     if not share_weights:
         tensors = {
@@ -93,11 +97,13 @@ def policy_from_model(
         algorithm_of(tensors, vars(model)),
         obs_of(model.observation_space),
         action_of(model.action_space),
-        activation_kind(getattr(policy.activation_fn, "__name__", repr(policy.activation_fn))),
+        kind_of_class(class_path(policy.activation_fn)),
         squash=bool(policy.squash_output),
         clip_mean=float(getattr(actor, "clip_mean", 2.0)),
         divide_images=bool(policy.normalize_images),
     )
+    if normalization is None and normalizer is None:
+        _warn_of_raw("the model", acting.algo, vars(model), "normalization")
     spec = model.env.envs[0].spec if hasattr(model.env, "envs") else None
     return build_policy(acting, tensors, env_id or (spec and spec.id), normalization)
 
@@ -153,14 +159,18 @@ def policy_from_zip(
         raise QuarlError(f"'data' in {what} is damaged: {one_line(error)}") from error
     if normalization is not None and not vecnormalize:
         logger.info("observations normalized by '%s'", statistics)
+    if statistics is None:
+        _warn_of_raw(what, net.spec.algo, data, "vecnormalize")
+    return net
+
+
+def _warn_of_raw(what: str, algo: str, settings: Mapping[str, Any], option: str) -> None:
     # SB3 keeps the raw observations beside those that VecNormalize made of them; off-policy
     # algorithms do in any case.
-    if statistics is None and net.spec.algo in ("a2c", "ppo") \
-            and data.get("_last_original_obs") is not None:
+    if algo in ("a2c", "ppo") and settings.get("_last_original_obs") is not None:
         logger.warning("%s was trained with VecNormalize, whose statistics were not found: it acts "
-                       "on raw observations; give vecnormalize=... unless it had norm_obs=False",
-                       what)  # fmt: skip
-    return net
+                       "on raw observations; give %s=... unless it had norm_obs=False",
+                       what, option)  # fmt: skip
 
 
 def env_id_in(path: Path) -> str | None:
@@ -180,8 +190,9 @@ def _acting_of(
 ) -> Acting:
     algo = algorithm_of(tensors, data)
     policy, kwargs = _object(data, "policy_class"), _object(data, "policy_kwargs")
-    extractor = re.search(r"(\w+)'>$", str(kwargs.get("features_extractor_class", "")))
-    _check_known(str(policy.get("__module__")), extractor[1] if extractor else None)
+    extractor = str(kwargs.get("features_extractor_class", ""))
+    found = re.fullmatch(r"<class '(.+)'>", extractor)
+    _check_known(str(policy.get("__module__")), found[1] if found else extractor or None)
     known = _stated_activation(str(kwargs.get("activation_fn", "")))
     if known is None and "policy_kwargs" in data and "activation_fn" not in kwargs:
         known = FAMILIES[algo].activation
@@ -205,7 +216,7 @@ def _stated_activation(text: str) -> str | None:
     found = _CLASS.fullmatch(text)
     if found is None and text.startswith("functools.partial("):
         raise QuarlError(f"unsupported: an activation with options, {brief(text)}")
-    return activation_kind(found[1]) if found else None
+    return kind_of_class(found[1]) if found else None
 
 
 def _quantization_aware(tensors: Tensors) -> bool:
@@ -220,7 +231,8 @@ def _check_known(module: str, extractor: str | None) -> None:
         raise QuarlError("unsupported: action masks of sb3-contrib (MaskablePPO)")
     if extractor is not None and extractor not in _KNOWN_EXTRACTORS:
         raise QuarlError(
-            f"unsupported features extractor '{extractor}'; known: FlattenExtractor, NatureCNN"
+            f"unsupported features extractor '{brief(extractor)}'; known: FlattenExtractor and "
+            "NatureCNN of stable_baselines3"
         )
 
 

@@ -67,10 +67,10 @@ def action_in(text: Mapping[str, Any], env_id: str | None) -> ActionSpace:
     if env_id is None:
         return ActionSpace()
     # numpy abbreviates arrays of over a thousand numbers, and old files may lack the bounds.
-    from quarl_nb.rl.envs import make_env
+    from quarl_nb.rl.envs import close, make_env
 
     env = make_env(env_id)
-    env.close()
+    close(env)
     return action_of(env.action_space)
 
 

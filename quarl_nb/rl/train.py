@@ -22,6 +22,7 @@ from tqdm import tqdm
 
 from quarl_nb import provenance
 from quarl_nb.errors import QuarlError
+from quarl_nb.paths import write_atomically
 from quarl_nb.rl.air_curriculum import CurriculumCallback
 from quarl_nb.rl.checkpoint import (
     Mark,
@@ -57,25 +58,29 @@ def train(
     count, as nothing was learned from them. `show_bar`: on a terminal.
 
     Raises:
-        QuarlError: the checkpoint cannot be read or written, or the parameters became NaN.
+        QuarlError: the checkpoint cannot be read or written, or is of another seed, or the
+            parameters became NaN.
     """
     run_dir.mkdir(parents=True, exist_ok=True)
     model = make_model(recipe, seed)
     assert model.env is not None
     try:
-        progress = _resume(run_dir / "checkpoint.pt", model)
+        progress = _resume(run_dir / "checkpoint.pt", model, seed)
         _go_on(model, recipe, run_dir, progress, seed, deadline, show_bar)
     finally:
         model.env.close()
     return progress
 
 
-def _resume(checkpoint: Path, model: BaseAlgorithm) -> Progress:
+def _resume(checkpoint: Path, model: BaseAlgorithm, seed: int) -> Progress:
     """Put the newest state into `model`, where there is one."""
     if not checkpoint.exists():
-        return Progress()
+        return Progress(seed=seed)
     learning_starts = getattr(model, "learning_starts", 0)
     progress = load_checkpoint(checkpoint, model)
+    if progress.seed not in (None, seed):
+        raise QuarlError(f"'{checkpoint.parent}' is a run of seed {progress.seed}, not of {seed}; "
+                         "to start anew, delete it or name another")
     if (put_off := getattr(model, "learning_starts", 0) - learning_starts) > 0:
         let_policy_act(model, put_off)
     return progress
@@ -101,7 +106,7 @@ def _go_on(
     deadline: float | None, show_bar: bool,
 ) -> None:  # fmt: skip
     """Train what is left of a run, counting on in `progress`."""
-    _forget_torn_best(run_dir / "best", progress)
+    _forget_lost(run_dir, progress)
     target = recipe.target_return
     reached = target is not None and progress.best_return >= target
     if progress.done and (reached or progress.timesteps >= recipe.timesteps):
@@ -137,12 +142,32 @@ def _go_on(
                        recipe.name)  # fmt: skip
 
 
-def _forget_torn_best(folder: Path, progress: Progress) -> None:
-    """Let the next evaluation write the best policy anew where a kill has left half of it."""
+def _forget_lost(run_dir: Path, progress: Progress) -> None:
+    """Make what lies beside a checkpoint agree with it: a kill may have come before it was written.
+
+    The best policy may be better than any that the checkpoint knows of, and stays; where a kill
+    has left half of one, the next evaluation writes it anew.
+    """
+    _cut_log(run_dir / "progress.csv", progress.timesteps)
     try:
-        load_policy(folder)
+        best = load_policy(run_dir / "best").spec.provenance
     except QuarlError:
         progress.best_return = -float("inf")
+        return
+    # Before its first evaluation a run may find the best of another.
+    if progress.best_timesteps and best["selection"]["mean"] > progress.best_return:
+        progress.best_return = best["selection"]["mean"]
+        progress.best_timesteps = best["timesteps"]
+
+
+def _cut_log(log: Path, timesteps: int) -> None:
+    """Drop the rows of steps that will be made anew, and what is no row."""
+    lines = log.read_bytes().splitlines(keepends=True) if log.exists() else []
+    steps = [line.split(b",")[0] for line in lines]
+    kept = [line for line, step in zip(lines[1:], steps[1:], strict=True)
+            if step.isdigit() and int(step) <= timesteps]  # fmt: skip
+    if len(kept) < len(lines) - 1:
+        write_atomically(log, b"".join([lines[0], *kept]))
 
 
 class _Monitor(BaseCallback):

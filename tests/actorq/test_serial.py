@@ -190,6 +190,20 @@ def test_a_run_goes_on_from_its_checkpoint(small_dqn, tmp_path):
     assert again.steps == 480 and not again.episodes
 
 
+def test_two_runs_do_not_share_a_checkpoint(small_dqn, tmp_path):
+    saving, refused = Saving(checkpoint=tmp_path / "run.pt"), []
+
+    def begin_another(result):
+        with pytest.raises(QuarlError, match="run.pt' is used by another run$"):
+            run(small_dqn(), 480, saving=saving)
+        refused.append(result.steps)
+
+    first = ActorQ(small_dqn(), engine="serial", saving=saving, n_actors=1)
+    first.learn(240, progress_bar=False, on_message=begin_another)
+    assert refused and [*tmp_path.iterdir()] == [saving.checkpoint]
+    assert run(small_dqn(), 480, saving=saving).steps >= 480
+
+
 def test_counts_and_seeds_may_be_numpys(small_dqn, tmp_path):
     saving = Saving(checkpoint=tmp_path / "run.pt")
     run(small_dqn(), np.int64(240), saving=saving, seed=np.int64(1))

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import nn
 
 from quarl_nb.errors import QuarlError
 from quarl_nb.quant import FakeQuantize, PerChannel, PerGroup, QConfig, affine_qparams
@@ -93,3 +94,21 @@ def test_state_survives_a_checkpoint(granularity: PerChannel | PerGroup) -> None
     fresh.load_state_dict(quantizer.state_dict())
     fresh.observing = False
     assert torch.equal(fresh(normal(3, 10)), expected)
+
+
+def test_what_was_frozen_or_left_off_stays_so_in_a_checkpoint() -> None:
+    quantizer, fresh = FakeQuantize(QConfig(8)), FakeQuantize(QConfig(8))
+    quantizer.enabled = False
+    quantizer(normal(10))
+    fresh.load_state_dict(quantizer.state_dict())
+    assert fresh.observing and not fresh.enabled
+    quantizer.freeze()
+    state = nn.Sequential(quantizer).state_dict()
+    nn.Sequential(fresh).load_state_dict(state)
+    assert fresh.enabled and not fresh.observing
+    assert torch.equal(fresh(5 * normal(10)), quantizer(5 * normal(10)))
+    del state["0._extra_state"]  # as states of the first version are
+    older = FakeQuantize(QConfig(8))
+    nn.Sequential(older).load_state_dict(state)
+    nn.Sequential(fresh).load_state_dict(state)
+    assert older.observing and not fresh.observing and torch.equal(older.scale, fresh.scale)

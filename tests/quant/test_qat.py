@@ -199,6 +199,22 @@ def test_a_held_weight_is_quantized_once_until_it_changes(method: str) -> None:
         assert layer.weight is not layer.weight
 
 
+def test_a_held_weight_is_quantized_anew_when_its_changes_are_told_and_in_copies() -> None:
+    (layer,) = quantize_aware([nn.Linear(4, 3)], bits=4)
+    start(layer)
+    layer.eval()
+    changes: list[str] = []
+    layer.holding = changes.__len__
+    with torch.no_grad():
+        held = layer.weight
+        dict(layer.named_parameters())["weight"].data.mul_(2)  # of which its version does not tell
+        copied = copy.deepcopy(layer)
+        assert layer.weight is held and not copied.holding
+        assert torch.equal(copied.weight, 2 * held)
+        changes.append("doubled")
+        assert torch.equal(layer.weight, 2 * held) and layer.weight is layer.weight
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_state_survives_saving(method: str) -> None:
     trained, fresh = mlp(), mlp()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import pickle
 from copy import deepcopy
@@ -17,6 +18,7 @@ import torch
 from gymnasium import Env
 from gymnasium.spaces import Box, Discrete
 from stable_baselines3 import A2C, DQN, SAC
+from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.utils import set_random_seed
 from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
@@ -26,6 +28,7 @@ from quarl_nb.rl import replay_state
 from quarl_nb.rl.checkpoint import (
     Mark,
     Progress,
+    held,
     load_checkpoint,
     read_progress,
     save_checkpoint,
@@ -131,10 +134,6 @@ def test_a_resumed_model_makes_the_update_that_the_saved_one_makes(tmp_path):
 
 
 def test_statistics_of_observations_and_returns_come_back(tmp_path):
-    def normalized() -> A2C:
-        env = VecNormalize(DummyVecEnv([lambda: gym.make("CartPole-v1")]), gamma=0.9)
-        return A2C("MlpPolicy", env, seed=0, device="cpu", policy_kwargs={"net_arch": [4]})
-
     saved, other = normalized(), normalized()
     saved.learn(50)
     save_checkpoint(tmp_path / "c.pt", saved, Progress(timesteps=50))
@@ -160,6 +159,92 @@ def test_a_full_buffer_goes_into_one_of_its_size_alone(tmp_path):
     assert larger.replay_buffer.size() == 40 and not larger.replay_buffer.full
     with pytest.raises(QuarlError, match="has 40 rows, that of the algorithm 30"):
         reopened(half, tmp_path / "c.pt", buffer_size=30)
+    filled = reopened(half, tmp_path / "c.pt", buffer_size=40)
+    assert filled.replay_buffer.full and filled.replay_buffer.pos == 0
+    filled.learn(8, reset_num_timesteps=False)
+    assert filled.replay_buffer.pos == 8
+
+
+def sac(**options: Any) -> SAC:
+    return SAC("MlpPolicy", "Pendulum-v1", seed=0, device="cpu", learning_starts=10, batch_size=8,
+               policy_kwargs={"net_arch": [4]}, **options)  # fmt: skip
+
+
+def normalized() -> A2C:
+    env = VecNormalize(DummyVecEnv([lambda: gym.make("CartPole-v1")]), gamma=0.9)
+    return A2C("MlpPolicy", env, seed=0, device="cpu", policy_kwargs={"net_arch": [4]})
+
+
+def raw(size: int = 4) -> A2C:
+    options = {"net_arch": [size]}
+    return A2C("MlpPolicy", "CartPole-v1", seed=1, device="cpu", policy_kwargs=options)
+
+
+REFUSED = {
+    "size": (model, lambda: model(buffer_size=20), "its replay buffer has 32 rows, .* 20"),
+    "priorities": (model, lambda: model(**PRIORITIZED), "its replay buffer has no priorities"),
+    "network": (raw, lambda: raw(6), "it is of another network or environment"),
+    "normalized": (normalized, raw, "it is of normalized observations, not of raw ones"),
+    "raw": (raw, normalized, "it is of raw observations, not of normalized ones"),
+    "variables": (sac, lambda: sac(ent_coef=0.1), "its log_ent_coef is none of the algorithm's"),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_is_refused_leaves_the_model_as_it_was(what, tmp_path):
+    saved, other, told = REFUSED[what][0](), REFUSED[what][1](), REFUSED[what][2]
+    for trained in (saved, other):  # their optimizers have moments, too
+        trained.learn(30 if trained is saved else 15)
+    save_checkpoint(tmp_path / "c.pt", saved, Progress(timesteps=30))
+    before = deepcopy(other.get_parameters()), other.num_timesteps, other._n_updates
+    with pytest.raises(QuarlError, match=f"cannot be read: {told}; to start anew"):
+        load_checkpoint(tmp_path / "c.pt", other)
+    after = other.get_parameters(), other.num_timesteps, other._n_updates
+    torch.testing.assert_close(after, before, rtol=0, atol=0)
+
+
+class Owned(ReplayBuffer):
+    """A user's own, which counts how often it was added to."""
+
+    added = 0
+
+    def add(self, *arguments: Any, **options: Any) -> None:
+        self.added += 1
+        super().add(*arguments, **options)
+
+
+@pytest.mark.parametrize("options", [{"replay_buffer_class": Owned}, {
+    "optimize_memory_usage": True,
+    "replay_buffer_kwargs": {"handle_timeout_termination": False},
+}])  # fmt: skip
+def test_of_a_kind_of_buffer_that_is_not_known_no_half_is_saved(options, tmp_path, caplog):
+    saved = model(**options)
+    saved.learn(40)
+    other = reopened(saved, tmp_path / "c.pt", **options)
+    assert "the checkpoint has no replay buffer, as a " in caplog.text
+    assert other.replay_buffer.size() == 0 and other.learning_starts == 40 + 10
+    older = model()
+    older.learn(40)  # a checkpoint that has one, of the same algorithm
+    save_checkpoint(tmp_path / "c.pt", older, Progress(timesteps=40))
+    load_checkpoint(tmp_path / "c.pt", other)
+    assert other.replay_buffer.size() == 0
+
+
+@pytest.mark.parametrize("keeps_timeouts", [True, False])
+def test_returns_of_several_steps_end_where_a_run_was_resumed(tmp_path, keeps_timeouts):
+    options = {"n_steps": 3,
+               "replay_buffer_kwargs": {"handle_timeout_termination": keeps_timeouts}}
+    saved = model(**options)
+    saved.learn(40)  # whose last step is the fifth of its episode
+    other = reopened(saved, tmp_path / "c.pt", **options)
+    other.learn(4, reset_num_timesteps=False)
+    buffer = other.replay_buffer
+    assert saved.replay_buffer.timeouts.sum() == 0 and buffer.dones[39] == 0
+    assert buffer.timeouts.sum() == buffer.timeouts[39] == keeps_timeouts
+    if keeps_timeouts:
+        got = buffer._get_samples(np.array([38]))
+        assert got.discounts == pytest.approx(0.99**2) and got.dones == 0
+        np.testing.assert_array_equal(got.next_observations[0], buffer.next_observations[39, 0])
 
 
 @pytest.mark.parametrize("env", [Film, lambda: gym.make("CartPole-v1")], ids=["frames", "numbers"])
@@ -190,10 +275,6 @@ def test_what_was_collected_after_the_mark_does_not_count(tmp_path, steps, kept)
 
 
 def test_the_entropy_coefficient_of_sac_comes_back(tmp_path):
-    def sac() -> SAC:
-        return SAC("MlpPolicy", "Pendulum-v1", seed=0, device="cpu", learning_starts=10,
-                   batch_size=8, policy_kwargs={"net_arch": [4]})  # fmt: skip
-
     saved, other = sac(), sac()
     saved.learn(60)
     save_checkpoint(tmp_path / "c.pt", saved, Progress(timesteps=60))
@@ -306,6 +387,28 @@ def test_a_checkpoint_knows_what_its_run_acted_in(tmp_path):
     del state["environment"]  # older checkpoints do not tell
     torch.save(state, path)
     load_checkpoint(path, cartpole)
+
+
+def test_a_checkpoint_is_of_one_run_at_a_time_and_nothing_is_left_of_its_lock(tmp_path):
+    path = tmp_path / "c.pt"
+    (tmp_path / ".c.pt.lock").touch()  # of a run that was killed
+    with pytest.raises(ZeroDivisionError), held(path), held(tmp_path / "d.pt"):
+        with pytest.raises(QuarlError, match="^checkpoint '.*c.pt' is used by another run$"):
+            held(path).__enter__()
+        raise ZeroDivisionError
+    assert not [*tmp_path.iterdir()]
+
+
+def test_a_lock_that_its_last_holder_removes_meanwhile_holds_nothing(tmp_path, monkeypatch):
+    flock = fcntl.flock
+
+    def too_late(file, operation):
+        Path(file.name).unlink()
+        flock(file, operation)
+
+    monkeypatch.setattr(fcntl, "flock", too_late)
+    with pytest.raises(QuarlError, match="is used by another run"), held(tmp_path / "c.pt"):
+        pass
 
 
 def test_what_cannot_be_written_leaves_the_last_one(tmp_path, monkeypatch):

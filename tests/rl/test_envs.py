@@ -15,6 +15,7 @@ from quarl_nb.rl.atari import ATARI_FRAME_SKIP, atari_rom, make_atari_vec
 from quarl_nb.rl.envs import (
     make_env,
     make_vec,
+    named_by_file,
     reset_slots,
 )
 
@@ -198,6 +199,17 @@ def test_an_environment_of_a_module_that_is_not_found_or_registers_nothing(tmp_p
             f"cannot import environment '{module}:MyEnv-v0' (No module named '{missing}'): "
             "put its folder on PYTHONPATH"
         )
+
+
+@pytest.mark.parametrize("env_id", [
+    None, "CartPole-v1", "quarl/AirNavigation-v0", "dm:walker-stand", "rescaled:MountainCar-v0",
+    "rescaled:dm:walker-stand",
+])  # fmt: skip
+def test_a_file_may_name_what_imports_no_module_of_its_choice(env_id):
+    assert named_by_file(env_id) == env_id
+    if env_id:
+        with pytest.raises(QuarlError, match="would run that module's code"):
+            named_by_file(f"module:{env_id}")
 
 
 @pytest.mark.parametrize(("error", "says"), [

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from unittest.mock import Mock
+
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -99,17 +101,44 @@ def test_calibration_starts_a_recurrent_state_anew_with_each_episode():
     assert states == [0, 1, 2, 3, 4, 0, 1, 2, 3, 4, 0, 1]
 
 
-@pytest.mark.parametrize("run", [
+RUNS = pytest.mark.parametrize("run", [
     lambda make: evaluate(Still(), "own", [3, 4, 5], n_envs=2, make=make),
     lambda make: collect_observations(Still(), "own", 800, seed=3, make=make),
 ], ids=["evaluate", "collect_observations"])  # fmt: skip
-@pytest.mark.parametrize("method", ["reset", "step"])
+
+
+@RUNS
+@pytest.mark.parametrize("method", ["__init__", "reset", "step"])
 def test_what_an_environment_of_ones_own_raises_is_one_line(run, method):
     def fails(*args, **kwargs):
         raise ValueError("no wind\nat all")
 
     with pytest.raises(QuarlError, match="^environment raised ValueError: no wind$"):
         run(type("Broken", (SeedEnv,), {method: fails}))
+
+
+@RUNS
+def test_what_is_no_environment_is_told(run):
+    message = "^the function that makes environments returned int, not a gym.Env$"
+    with pytest.raises(QuarlError, match=message):
+        run(lambda: 5)
+    with pytest.raises(QuarlError, match="^environment raised AttributeError: .*action_space"):
+        run(type("Spaceless", (gym.Env,), {"observation_space": SeedEnv.observation_space}))
+
+
+@RUNS
+def test_an_environment_that_cannot_be_closed_hides_nothing(run):
+    closed = []
+
+    class Stuck(SeedEnv):
+        def close(self):
+            closed.append(self)
+            raise RuntimeError("the viewer is gone")
+
+    run(Stuck)
+    assert len(closed) == len(set(closed)) > 1
+    with pytest.raises(QuarlError, match="^environment raised ValueError: no wind$"):
+        run(type("Broken", (Stuck,), {"step": Mock(side_effect=ValueError("no wind"))}))
 
 
 @pytest.mark.parametrize("wrong", [np.nan, np.inf])

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
@@ -189,6 +191,17 @@ def test_a_fast_model_acts_as_its_policy_net_does(algo):
 def test_options_that_it_would_pass_over_are_refused(algo, option):
     with pytest.raises(QuarlError, match=f"policies of the fast CNN have no {option}=False"):
         FAST_CNN_POLICIES[algo](SPACE, Discrete(3), lambda _: 0.0, **{option: False})
+
+
+@pytest.mark.parametrize("algo", ["ppo", "dqn"])
+def test_a_policy_of_the_fast_cnn_has_its_extractor_and_no_other(algo):
+    small = {"features_extractor_kwargs": {"features_dim": 8}, "net_arch": []}
+    kind = FAST_CNN_POLICIES[algo]
+    policy = kind(SPACE, Discrete(3), lambda _: 0.0, **small)
+    assert policy._predict(frames(2)).shape == (2,)
+    for other, named in ((NatureCNN, "NatureCNN"), (partial(FastNatureCNN), "functools.partial")):
+        with pytest.raises(QuarlError, match=f"by FastNatureCNN, not by {named}"):
+            kind(SPACE, Discrete(3), lambda _: 0.0, features_extractor_class=other, **small)
 
 
 def test_frames_that_are_divided_already_are_refused():

@@ -15,6 +15,7 @@ import torch
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
+from stable_baselines3.common.utils import polyak_update
 from torch import nn
 
 from quarl_nb.errors import QuarlError
@@ -296,6 +297,53 @@ def test_dqn_quantizes_its_target_once_from_one_of_its_updates_to_the_next(
     # Layers at the start and at steps 60 and 90; of 8 rollouts with 4 updates each.
     assert (times, every_time) == (3 * 3, 8 * 4 * 3)
     assert all(torch.equal(held[name], plain[name]) for name in plain)
+
+
+class SoftDQN(sb3.DQN):
+    """Moves its target network after every update, as many variants of DQN do."""
+
+    def train(self, gradient_steps: int, batch_size: int = 100) -> None:
+        for _ in range(gradient_steps):
+            super().train(1, batch_size)
+            polyak_update(self.q_net.parameters(), self.q_net_target.parameters(), 0.05)
+            if is_quantized(self):
+                _check_target(self)
+
+
+class SteppingDQN(sb3.DQN):
+    """Moves its target network at every step of the environment."""
+
+    def _on_step(self) -> None:
+        polyak_update(self.q_net.parameters(), self.q_net_target.parameters(), 0.05)
+        if is_quantized(self):
+            _check_target(self)
+
+
+@pytest.mark.parametrize("kind", [SoftDQN, SteppingDQN])
+def test_a_dqn_of_ones_own_may_move_its_target_at_any_time(kind: Any) -> None:
+    model = kind("MlpPolicy", "CartPole-v1", **(OFF | {"gradient_steps": 4}), **small())
+    model.learn(80, callback=prepare_qat(model, 8))
+    assert is_quantized(model)
+
+
+def test_after_an_interrupted_run_the_target_is_quantized_anew_as_it_moves() -> None:
+    model: Any = MODELS["dqn"]()  # updates its target after steps 30, 60, 90, ...
+
+    def interrupt(model: Any) -> None:
+        if model.num_timesteps == 55:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        model.learn(100, callback=[prepare_qat(model, 8), Spy(interrupt)])
+    assert is_quantized(model)
+    model.learn(40, callback=Spy(_check_target), reset_num_timesteps=False)
+
+
+@torch.no_grad()
+def _check_target(model: Any) -> None:
+    for layer in qat_layers([model.q_net_target]):
+        expected = layer.weight_quantizer.quantize(dict(layer.named_parameters())["weight"])
+        assert torch.equal(layer.weight, expected)
 
 
 def test_a_run_that_is_stopped_holds_nothing() -> None:

@@ -21,7 +21,7 @@ import stable_baselines3 as sb3
 import torch
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import CheckpointCallback
-from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
+from stable_baselines3.common.torch_layers import BaseFeaturesExtractor, NatureCNN
 from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 from torch import nn
 
@@ -272,8 +272,14 @@ def test_a_policy_of_normalized_observations_without_their_statistics_is_told(
         model = sb3.PPO("MlpPolicy", env, n_steps=8, batch_size=8, device="cpu",
                         policy_kwargs=dict(net_arch=[4]))  # fmt: skip
         model.learn(8).save(tmp_path / f"{normalizes}.zip")
+        PolicyNet.from_sb3(model)
+        assert "trained with VecNormalize" not in caplog.text
         load_policy(tmp_path / f"{normalizes}.zip", env_id=CARTPOLE)
-        assert ("trained with VecNormalize" in caplog.text) == normalizes
+        assert ("; give vecnormalize=... unless it had norm_obs=False" in caplog.text) == normalizes
+        opened = sb3.PPO.load(tmp_path / f"{normalizes}.zip", device="cpu")
+        PolicyNet.from_sb3(opened, env_id=CARTPOLE)
+        told = "the model was trained with VecNormalize, whose statistics were not found"
+        assert (told in caplog.text) == normalizes
 
 
 NORMALIZING = ("- - - normalize\n    - true\n", "normalize: true", "- normalize\n - {'a': 1}")
@@ -341,6 +347,17 @@ class Doubling(BaseFeaturesExtractor):
         return 2.0 * x
 
 
+class FlattenExtractor(Doubling):
+    """Of the same name as SB3's."""
+
+
+class GELU(nn.Module):
+    """Of the same name as torch's."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * torch.sigmoid(1.702 * x)
+
+
 class Custom(sb3.common.policies.ActorCriticPolicy):
     """A policy class that is not SB3's."""
 
@@ -349,8 +366,18 @@ UNSUPPORTED: dict[str, Callable[[], BaseAlgorithm]] = {
     "RecurrentPPO": lambda: sb3_contrib.RecurrentPPO("MlpLstmPolicy", CARTPOLE, device="cpu"),
     "action masks": lambda: sb3_contrib.MaskablePPO("MlpPolicy", Masked(), device="cpu"),
     "unsupported layers": lambda: sb3_contrib.CrossQ("MlpPolicy", PENDULUM, **OFF),
-    "features extractor 'Doubling'": lambda: sb3.PPO(
+    "features extractor '.*Doubling'": lambda: sb3.PPO(
         "MlpPolicy", CARTPOLE, **kwargs(features_extractor_class=Doubling)
+    ),
+    "features extractor '.*test_sb3.FlattenExtractor'": lambda: sb3.PPO(
+        "MlpPolicy", CARTPOLE, **kwargs(features_extractor_class=FlattenExtractor)
+    ),
+    "features extractor 'functools.partial.*NatureCNN": lambda: sb3.A2C(
+        "CnnPolicy", Frames(), n_steps=2,
+        **kwargs(features_extractor_class=partial(NatureCNN), ortho_init=False),
+    ),
+    "unknown activation '.*test_sb3.GELU'": lambda: sb3.PPO(
+        "MlpPolicy", CARTPOLE, **kwargs(activation_fn=GELU)
     ),
     "activation": lambda: sb3.PPO(
         "MlpPolicy", CARTPOLE, **kwargs(activation_fn=partial(nn.LeakyReLU, negative_slope=0.2))

@@ -14,6 +14,7 @@ from quarl_nb.errors import QuarlError
 from quarl_nb.rl import train as training
 from quarl_nb.rl.air_navigation import ENV_ID
 from quarl_nb.rl.checkpoint import Progress, load_checkpoint, read_progress, save_checkpoint
+from quarl_nb.rl.evaluate import Evaluation
 from quarl_nb.rl.model import make_model
 from quarl_nb.rl.policies import load_policy
 from quarl_nb.rl.recipes import get_recipe, linear, recipes
@@ -158,6 +159,31 @@ def test_a_run_killed_while_it_wrote_its_best_policy_ends_with_another(tmp_path)
     assert load_policy(tmp_path / "best").spec.provenance["timesteps"] == resumed.best_timesteps
 
 
+@pytest.mark.parametrize("goes_on", [True, False])
+def test_a_run_killed_between_its_best_policy_and_its_checkpoint(tmp_path, monkeypatch, goes_on):
+    recipe = short("ppo-CartPole-v1", timesteps=1024, eval_every=256)
+    means, save = iter([10, 400, 20, 50, 60, 30]), training.save_checkpoint
+    monkeypatch.setattr(training, "evaluate", lambda *_: Evaluation([next(means)], [1], [0], 0.1))
+
+    def die(path, model, progress, mark):
+        if progress.best_return == 400:
+            exit()
+        save(path, model, progress, mark)
+
+    with monkeypatch.context() as patch, pytest.raises(SystemExit):
+        patch.setattr(training, "save_checkpoint", die)
+        training.train(recipe, tmp_path)
+    if not goes_on:  # but begins anew, beside the best of another
+        (tmp_path / "checkpoint.pt").unlink()
+    progress = training.train(recipe, tmp_path)
+    best = load_policy(tmp_path / "best").spec.provenance
+    assert best["selection"]["mean"] == progress.best_return
+    assert best["timesteps"] == progress.best_timesteps
+    assert progress.best_return == (400 if goes_on else 60)
+    _, *rows = (tmp_path / "progress.csv").read_text().splitlines()
+    assert [row.split(",")[0] for row in rows] == ["256", "512", "768", "1024"]
+
+
 def test_training_takes_denormal_numbers_for_zero(tmp_path, monkeypatch):
     during, evaluate = [], training.evaluate
 
@@ -245,6 +271,16 @@ def test_a_damaged_checkpoint_is_named(tmp_path):
     checkpoint.write_bytes(checkpoint.read_bytes()[:2000])
     with pytest.raises(QuarlError, match="checkpoint.pt' cannot be read"):
         training.train(recipe, tmp_path)
+
+
+def test_a_run_goes_on_with_its_own_seed_alone(tmp_path):
+    recipe = short("ppo-CartPole-v1")
+    training.train(recipe, tmp_path, seed=3, deadline=0.0)
+    with pytest.raises(QuarlError, match="' is a run of seed 3, not of 0; to start anew, delete"):
+        training.train(recipe, tmp_path)
+    training.train(recipe, tmp_path, seed=3, deadline=0.0)
+    save_checkpoint(tmp_path / "checkpoint.pt", make_model(recipe, 0), Progress())
+    training.train(recipe, tmp_path, deadline=0.0)  # an older one does not tell
 
 
 def test_a_checkpoint_that_would_run_code_is_refused(tmp_path):
