@@ -13,6 +13,7 @@ import time
 from collections import defaultdict
 from contextlib import suppress
 from dataclasses import dataclass
+from statistics import mean
 from types import TracebackType
 from typing import Any
 
@@ -29,7 +30,7 @@ from quarl_nb.power import (
 )
 
 COUNTRY_VARIABLE = "QUARL_COUNTRY"  # ISO 3166 code of three letters, for the grid's intensity
-SAMPLE_S = 10.0  # RAPL counters wrap within minutes
+SAMPLE_S = 10.0  # RAPL counters wrap within minutes; children that hold memory come and go
 ASLEEP_S = 1.0  # clocks that differ by less have not been asleep
 
 
@@ -38,7 +39,7 @@ class EnergyMeter:
 
     A counter of the CPU says what the whole machine used; the run's part of it is its part of the
     CPU time that the machine spent. A GPU's counts whole. Memory is always estimated, by the share
-    of it that the run holds when it starts and ends.
+    of it that the run holds every `SAMPLE_S`; if it is shorter, when it starts and ends.
 
     What runs on a Ray cluster is not metered: its workers are no children, or end unseen.
 
@@ -86,9 +87,9 @@ class EnergyMeter:
 
     def __enter__(self) -> EnergyMeter:
         self._stop = threading.Event()
+        self._sampled: list[float] = []
         self._sampler = threading.Thread(target=self._sample, daemon=True)
-        if self._cpu_counter:
-            self._sampler.start()
+        self._sampler.start()
         self._read_counters()
         self._joules = self._counted()
         self._start = _Reading()
@@ -102,15 +103,14 @@ class EnergyMeter:
     ) -> None:
         start, end = self._start, _Reading()
         self._stop.set()
-        if self._cpu_counter:
-            self._sampler.join()
+        self._sampler.join()
         self._read_counters()
         self.wall_s, self.cpu_s = end.wall_s - start.wall_s, _spent(start.used, end.used)
         asleep = end.boot_s - start.boot_s - self.wall_s
         self.suspended_s = asleep if asleep > ASLEEP_S else 0.0
         if end.busy_s is not None and start.busy_s is not None:
             self.other_cpu_s = max(0.0, end.busy_s - start.busy_s - self.cpu_s)
-        self._add_up((start.memory_share + end.memory_share) / 2)
+        self._add_up(mean(self._sampled or (start.memory_share, end.memory_share)))
 
     def _add_up(self, memory_share: float) -> None:
         cpu, gpu = (now - before for now, before in zip(self._counted(), self._joules, strict=True))
@@ -137,8 +137,9 @@ class EnergyMeter:
 
     def _sample(self) -> None:
         while not self._stop.wait(SAMPLE_S):
-            assert self._cpu_counter is not None
-            self._cpu_counter.read()
+            if self._cpu_counter:
+                self._cpu_counter.read()
+            self._sampled.append(_memory_share(_tree()[1]))
 
     def as_record(self) -> dict[str, Any]:
         """The `energy` field of a record."""
@@ -165,8 +166,12 @@ class _Reading:
     def __init__(self) -> None:
         self.wall_s, self.boot_s = time.perf_counter(), _boot_s()
         self.used, held = _tree()
-        self.memory_share = held / psutil.virtual_memory().total
+        self.memory_share = _memory_share(held)
         self.busy_s = _machine_busy_s()
+
+
+def _memory_share(held: int) -> float:
+    return held / psutil.virtual_memory().total
 
 
 @dataclass(frozen=True)

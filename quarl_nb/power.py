@@ -13,6 +13,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -94,19 +95,37 @@ class NvmlCounter:
         visible = [gpu for gpu in self._gpus.devices if _visible(gpu.get_static_details())]
         if not visible or any(gpu.last_energy.kWh == 0 for gpu in visible):
             raise FileNotFoundError("no GPU, or one without an energy counter")
+        # Once: where the run starts CUDA, others might be added up from then on.
+        self._uuids = {gpu.get_static_details()["uuid"] for gpu in visible}
         self._gpus.start()
 
     def read(self) -> None:
-        for gpu in filter(_visible, self._gpus.get_delta(self._hour)):
-            self.joules += gpu["delta_energy_consumption"].kWh * JOULES_PER_KWH
+        for gpu in self._gpus.get_delta(self._hour):
+            if gpu["uuid"] in self._uuids:
+                self.joules += gpu["delta_energy_consumption"].kWh * JOULES_PER_KWH
 
 
 def _visible(gpu: dict[str, Any]) -> bool:
     names = os.environ.get("CUDA_VISIBLE_DEVICES")
     if names is None:
         return True
+    if (uuids := _cuda_uuids()) is not None:
+        return gpu["uuid"].removeprefix("GPU-") in uuids
     chosen = [name.strip() for name in names.split(",") if name.strip()]
     return any(name == str(gpu["gpu_index"]) or gpu["uuid"].startswith(name) for name in chosen)
+
+
+def _cuda_uuids() -> set[str] | None:
+    """Those of the GPUs that CUDA sees; None where torch is not in use, or does not tell.
+
+    CUDA counts the fastest GPU as 0, the driver the first on the bus.
+    """
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_available():
+        return None
+    gpus = map(torch.cuda.get_device_properties, range(torch.cuda.device_count()))
+    uuids = {str(getattr(gpu, "uuid", "")) for gpu in gpus}
+    return None if "" in uuids else uuids
 
 
 def cpu_counter(rapl_dir: str | None = None) -> Counter | None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import logging
 import os
 import sys
-from collections.abc import Mapping
-from contextlib import closing
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,7 @@ from quarl_nb.study import Cell, Study, resolve_parameters
 from quarl_nb.workers import Job, Outcome, Task, run_jobs
 
 logger = logging.getLogger(__name__)
+TIMED_LOCK = Path("quarl_nb.timed.lock")  # in the temporary directory: one for all users
 
 
 @dataclass(frozen=True)
@@ -45,6 +48,8 @@ def run_study(
 ) -> RunSummary:
     """Measure the cells of `profile` that have no record yet.
 
+    What is timed waits until no other timed study runs on this machine.
+
     Args:
         study: what to measure.
         profile: one of the study's profiles.
@@ -61,29 +66,42 @@ def run_study(
     """
     check_counts(1, workers=workers)
     jobs = plan(study, profile, parameters, shard)
-    missing = [job for job in jobs if recompute or not store.has(study.name, profile, job.key)]
-    if not missing:
+
+    def missing() -> list[Job]:
+        return [job for job in jobs if recompute or not store.has(study.name, profile, job.key)]
+
+    if not missing():
         return RunSummary(done=0, skipped=len(jobs), failed=0, total=len(jobs))
-    EnergyMeter()  # an unknown country is to be told here, not by every cell
+    EnergyMeter(gpus=False)  # an unknown country is to be told here, not by every cell
     store.prepare(study.name, profile)
     task = Task(study, profile, store)
+    with _alone() if study.timed else nullcontext():
+        # Asked again: whom it waited for may have measured some of them.
+        done, errors = _measure(task, missing(), 1 if study.timed else workers, len(jobs), progress)
+    return RunSummary(done, len(jobs) - done - len(errors), len(errors), len(jobs), tuple(errors))
+
+
+def _measure(
+    task: Task, missing: Sequence[Job], workers: int, total: int, progress: bool
+) -> tuple[int, list[Path]]:
+    """How many cells got their record, and the error files of the others."""
     done, errors = 0, []
     shown = progress and sys.stderr.isatty() and not os.environ.get("CI")
     bar = tqdm(
-        total=len(jobs), initial=len(jobs) - len(missing), disable=not shown,
-        desc=f"{study.name} {profile}", unit="cell", file=sys.stderr,
+        total=total, initial=total - len(missing), disable=not shown,
+        desc=f"{task.study.name} {task.profile}", unit="cell", file=sys.stderr,
     )  # fmt: skip
     # Closed at once on Ctrl-C, not whenever the exception lets go of the generator.
-    with bar, closing(run_jobs(task, missing, 1 if study.timed else workers)) as outcomes:
+    with bar, closing(run_jobs(task, missing, workers)) as outcomes:
         for outcome in outcomes:
             if outcome.error is None:
                 done += 1
             else:
-                errors.append(store.error_path(study.name, profile, outcome.job.key))
-                _report_failure(outcome, errors[-1])
+                path = task.store.error_path(task.study.name, task.profile, outcome.job.key)
+                errors.append(path)
+                _report_failure(outcome, path)
             bar.update()
-    skipped = len(jobs) - len(missing)
-    return RunSummary(done, skipped, len(errors), len(jobs), tuple(errors))
+    return done, errors
 
 
 def plan(
@@ -103,6 +121,28 @@ def plan(
     if not 1 <= part <= parts:
         raise QuarlError(f"shard {part}/{parts} is not i/n with 1 <= i <= n")
     return list(jobs.values())[part - 1 :: parts]
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    """No other timed study runs on this machine meanwhile; says so if it has to wait for one.
+
+    Where the lock cannot be opened nobody waits. A killed holder holds it no longer: its workers
+    inherit no file.
+    """
+    with ExitStack() as stack:
+        with suppress(OSError):
+            path = Path(tempfile.gettempdir(), TIMED_LOCK)
+            with suppress(FileExistsError):
+                path.touch(exist_ok=False)
+                path.chmod(0o644)  # whatever the umask: other users lock it, too
+            file = stack.enter_context(path.open("rb"))
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                logger.warning("another timed study runs on this machine: waiting")
+                fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def _report_failure(outcome: Outcome, path: Path) -> None:

@@ -86,14 +86,17 @@ class ResultStore:
             plain["arrays_sha256"] = hashlib.sha256(content).hexdigest()
         plain["sha256"] = _checksum(plain)
         make_writable(path.parent)
-        with locked(path.parent):  # another writer of the cell may replace what this one rests on
-            replaced = self._arrays_at(path)
-            if content is not None:
-                write_atomically(_named_arrays(path, plain["arrays_sha256"]), content)
-            write_atomically(path, _text(plain).encode())
-            if replaced and replaced != _arrays_of(path, plain):
-                replaced.unlink(missing_ok=True)
-        self.error_path(plain["study"], plain["profile"], plain["key"]).unlink(missing_ok=True)
+        try:
+            with locked(path.parent):  # another writer of the cell may replace what this rests on
+                replaced = self._arrays_at(path)
+                if content is not None:
+                    write_atomically(_named_arrays(path, plain["arrays_sha256"]), content)
+                write_atomically(path, _text(plain).encode())
+                if replaced and replaced != _arrays_of(path, plain):
+                    _discard(replaced)
+        except OSError as error:
+            raise QuarlError(f"cannot write '{path}': {error.strerror}") from error
+        _discard(self.error_path(plain["study"], plain["profile"], plain["key"]))
         return path
 
     def write_error(self, study: str, profile: str, key: str, text: str) -> Path:
@@ -202,6 +205,12 @@ class ResultStore:
         import pandas as pd
 
         return pd.DataFrame([flatten(record) for record in self.chosen(study, profile)])
+
+
+def _discard(path: Path) -> None:
+    """Remove what a record replaces, if possible: the record is in place all the same."""
+    with suppress(OSError):
+        path.unlink()
 
 
 def flatten(record: Mapping[str, Any]) -> dict[str, Any]:

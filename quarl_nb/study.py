@@ -84,7 +84,7 @@ class Study(Protocol):
 
     @property
     def timed(self) -> bool:
-        """Whether it times what it measures: its cells then run one at a time."""
+        """Whether it times what it measures: of such cells a machine runs one at a time."""
         ...
 
     @property

@@ -16,10 +16,19 @@ import pytest
 import torch
 from gymnasium.envs.classic_control import CartPoleEnv
 
+from quarl_nb import runner
 from quarl_nb.quant import FixedQuantize
 from quarl_nb.quant.affine import affine_qparams
 from quarl_nb.rl.layers import Layer
 from quarl_nb.rl.policies import Head, PolicyNet, PolicySpec
+
+
+@pytest.fixture(scope="session", autouse=True)
+def timed_lock(tmp_path_factory) -> Iterator[None]:
+    """Timed studies wait neither for other workers' nor for one that runs on the machine."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(runner, "TIMED_LOCK", tmp_path_factory.mktemp("timed") / "lock")
+        yield
 
 
 @pytest.fixture

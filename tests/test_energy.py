@@ -170,6 +170,22 @@ def test_memory_counts_by_the_mean_of_its_shares_before_and_after(no_counters, m
     assert meter.ram_energy_j == pytest.approx(meter.assumed_watts["ram"] * meter.wall_s / 2)
 
 
+def test_memory_that_children_hold_only_inside_the_block_counts(no_counters, monkeypatch):
+    total, sampled = psutil.virtual_memory().total, threading.Event()
+
+    def tree():
+        if threading.current_thread() is threading.main_thread():
+            return {}, 0
+        sampled.set()
+        return {}, total // 2
+
+    monkeypatch.setattr(energy, "_tree", tree)
+    monkeypatch.setattr(energy, "SAMPLE_S", 0.01)
+    with EnergyMeter() as meter:
+        sampled.wait(10)
+    assert meter.ram_energy_j == pytest.approx(meter.assumed_watts["ram"] * meter.wall_s / 2)
+
+
 def test_without_counters_the_joules_are_a_labelled_estimate(no_counters):
     with EnergyMeter() as meter:
         burn(0.2)
@@ -303,7 +319,7 @@ def test_long_runs_are_sampled_before_the_counter_wraps(monkeypatch):
     monkeypatch.setattr(energy, "SAMPLE_S", 0.01)
     threads = threading.active_count()
     with EnergyMeter():
-        time.sleep(0.2)
+        time.sleep(0.5)
     assert counter.joules >= 5
     assert threading.active_count() == threads
 
@@ -339,6 +355,29 @@ def test_only_visible_gpus_are_read(monkeypatch, visible, joules):
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     counter = power.gpu_counter()
+    counter.read()
+    assert counter.joules == pytest.approx(joules)
+
+
+def fake_torch(*uuids: str | None) -> SimpleNamespace:
+    """That of a machine on which CUDA sees such GPUs; None: one older than `uuid`."""
+    gpus = [SimpleNamespace(uuid=uuid) if uuid else SimpleNamespace() for uuid in uuids]
+    return SimpleNamespace(cuda=SimpleNamespace(
+        is_available=lambda: bool(gpus), device_count=lambda: len(gpus),
+        get_device_properties=gpus.__getitem__,
+    ))  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("torch", "joules"),
+    [(fake_torch("1abc"), 2.0), (fake_torch(None), 1.0), (fake_torch(), 1.0), (None, 1.0)],
+)
+def test_where_cuda_counts_in_another_order_its_first_gpu_is_read(monkeypatch, torch, joules):
+    monkeypatch.setattr("codecarbon.core.gpu.AllGPUDevices", FakeGpus)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    counter = power.gpu_counter()
+    monkeypatch.setitem(sys.modules, "torch", None)
     counter.read()
     assert counter.joules == pytest.approx(joules)
 

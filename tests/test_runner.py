@@ -7,12 +7,13 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from quarl_nb import workers
+from quarl_nb import runner, workers
 from quarl_nb.errors import QuarlError
 from quarl_nb.processes import SPAWN
 from quarl_nb.processor import cpu_model
@@ -140,6 +141,36 @@ def test_a_failed_cell_leaves_its_reason_and_the_others_go_on(store, behaviour, 
 def test_all_workers_may_die_and_none_is_left_waiting(store):
     study = FakeStudy(dict.fromkeys(range(5), "killed"))
     assert counts(run(store, study, workers=2, parameters={"n_cells": 6})) == (1, 0, 5, 6)
+
+
+def test_timed_studies_wait_for_one_another(store, caplog):
+    line = "another timed study runs on this machine: waiting"
+    with ThreadPoolExecutor() as pool:
+        with runner._alone():
+            waiting = pool.submit(run, store, FakeStudy(timed=True))
+            wait_for(lambda: line in caplog.text)
+            # What is not timed waits for none; here it measures the same cells.
+            assert counts(run(store)) == (3, 0, 0, 3)
+            assert not waiting.done()
+        assert counts(waiting.result()) == (0, 3, 0, 3)
+    assert counts(run(store, FakeStudy(timed=True), recompute=True)) == (3, 0, 0, 3)
+    assert caplog.text.count(line) == 1
+
+
+def test_other_users_can_wait_for_a_timed_study_and_without_a_lock_nobody_does(
+    tmp_path, monkeypatch
+):
+    timed_lock = tmp_path / "lock"
+    monkeypatch.setattr(runner, "TIMED_LOCK", timed_lock)
+    before = os.umask(0o077)
+    try:
+        with runner._alone():
+            assert timed_lock.stat().st_mode & 0o777 == 0o644
+    finally:
+        os.umask(before)
+    monkeypatch.setattr(runner, "TIMED_LOCK", timed_lock / "of a folder that is none")
+    with runner._alone(), runner._alone():
+        pass
 
 
 def test_shards_are_disjoint_and_together_the_matrix(store):

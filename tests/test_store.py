@@ -199,6 +199,29 @@ def test_success_removes_the_error(store):
     assert not error.exists()
 
 
+def test_a_record_in_place_is_not_lost_to_what_it_replaces(store, monkeypatch):
+    def denied(path, missing_ok=False):
+        raise PermissionError(13, "Permission denied")
+
+    record = make_record()
+    store.write(record, {"curve": np.zeros(3)})
+    error = store.write_error("ptq", "smoke", record["key"], "ValueError: no")
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "unlink", denied)
+        path = store.write(record, {"curve": np.zeros(4)})
+    assert len(store.arrays(store.read(path))["curve"]) == 4
+    assert error.exists() and len([*path.parent.glob("*.npz")]) == 2
+
+
+def test_a_folder_that_cannot_be_locked_is_one_line(store, monkeypatch):
+    def denied(folder):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("quarl_nb.store.locked", denied)
+    with pytest.raises(QuarlError, match=r"cannot write '.*\.json': Permission denied"):
+        store.write(make_record())
+
+
 def test_prepare_sweeps_only_old_temporaries(store):
     store.prepare("ptq", "smoke")
     folder = store.root / "ptq" / "smoke"

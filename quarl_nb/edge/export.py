@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import os
@@ -13,6 +14,7 @@ import numpy as np
 import onnx
 import torch
 from onnx import numpy_helper
+from safetensors.torch import save as save_safetensors
 
 from quarl_nb.edge.c_source import DEVICE, CSource
 from quarl_nb.edge.c_text import declaration, literal
@@ -51,8 +53,8 @@ def export_policy(
 
     Files: policy.onnx, observations.npz (`obs`, and the `outputs` and `actions` of the
     simulated policy), benchmark.py; policy.c, policy.h, test_policy.c, test_vectors.h and
-    Makefile; export.json, which says what this is. What was made of an earlier export there
-    is removed: the program built and its result.
+    Makefile; export.json, which says what this is. An earlier export there is removed, and
+    what was made of it: the program built and its result.
 
     Args:
         precision: fp32, int8 or int4.
@@ -88,10 +90,10 @@ def export_policy(
     }  # fmt: skip
     model = self_contained(graph.model(obs.dtype.name), graph.tensors)
     description = {
-        "format_version": FORMAT_VERSION, "policy": name, "precision": precision,
-        "ranges": ranges, "algo": net.spec.algo, "env_id": env_id or net.spec.env_id,
-        "network": source.widths, "head": head_of(net),
-        "obs_dtype": obs.dtype.name, "observations": len(obs), **tolerances,
+        "format_version": FORMAT_VERSION, "policy": name, "tensors_sha256": _digest(net),
+        "precision": precision, "ranges": ranges,
+        "algo": net.spec.algo, "env_id": env_id or net.spec.env_id, "network": source.widths,
+        "head": head_of(net), "obs_dtype": obs.dtype.name, "observations": len(obs), **tolerances,
         "weight_bytes": weight_bytes(net, parsed), "onnx_bytes": len(model),
         "c_bytes": sum(array.nbytes for array in source.arrays.values()),
     }  # fmt: skip
@@ -141,6 +143,12 @@ def head_of(net: PolicyNet) -> dict[str, Any]:
     return {"kind": head.kind, "low": low, "high": high}
 
 
+def _digest(net: PolicyNet) -> str:
+    """SHA-256 of its tensors, as `save_policy` writes it; several policies may have one name."""
+    tensors = {name: t.detach().cpu().contiguous() for name, t in net.state_dict().items()}
+    return hashlib.sha256(save_safetensors(tensors)).hexdigest()
+
+
 def _as_inputs(obs: np.ndarray, net: PolicyNet) -> np.ndarray:
     """Recorded observations in the type that the policy takes, checked."""
     shape, dtype = net.spec.obs_shape, obs_dtype(net)
@@ -159,7 +167,7 @@ def _as_inputs(obs: np.ndarray, net: PolicyNet) -> np.ndarray:
 
 
 def _write(folder: Path, description: bytes, files: Mapping[str, bytes]) -> None:
-    """Write an export's files, and remove what was made of an earlier one there."""
+    """Write an export's files, and remove those of an earlier one there."""
     if not os.path.lexists(folder / DESCRIPTION):
         for file in (*files, *MADE):
             if os.path.lexists(folder / file):
@@ -167,9 +175,10 @@ def _write(folder: Path, description: bytes, files: Mapping[str, bytes]) -> None
                     f"'{folder / file}' would be lost, and no {DESCRIPTION} beside it says that it "
                     "is of an export: name another folder, or move the file away"
                 )
-    # First: by it what a killed export leaves is known as one.
+    # Before the description: what a killed export leaves is never half of another's.
+    _remove(folder / file for file in (*files, *MADE))
+    # Before the files: by it what a killed export leaves is known as one.
     write_atomically(folder / DESCRIPTION, description)
-    _remove(folder / file for file in MADE)
     for file, content in files.items():
         write_atomically(folder / file, content)
 

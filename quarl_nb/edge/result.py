@@ -74,6 +74,8 @@ def _records(result: Any) -> Iterator[dict[str, Any]]:
         own = _field(measured, *_OWN[runtime], where)
         cell = {"policy": export["policy"], "precision": export["precision"],
                 "ranges": export["ranges"], "runtime": runtime, "board": model}  # fmt: skip
+        if "tensors_sha256" in export:  # older exports told policies of one name not apart
+            cell["tensors_sha256"] = _field(export, "tensors_sha256", str, "export.")
         budget = {"calls": measured["calls"], "measured_at": started}
         kept = {name: value for name, value in measured.items() if name != "actions"}
         yield {

@@ -6,6 +6,7 @@ checkout in `shared/agents`; `index.json` there names their source, licence and 
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Callable, Mapping
@@ -32,6 +33,30 @@ _ENVIRONMENTS = {
     "breakout-v4.80": ("ALE/Breakout-v5", "baby-a3c"),
     "pong-v4.80": ("ALE/Pong-v5", "baby-a3c"),
     "PongDeterministic-v4": ("ALE/Pong-v5", "openai-pong"),
+}
+# How the digests of those begin that the shipped records are of; others may bear their names.
+KNOWN = {
+    "a2c-BipedalWalker-v3": "a8594984a7ed21c3",
+    "a2c-CartPole-v1": "98b16a29e137dc3b",
+    "a2c-HalfCheetah-v3": "eab18cf67f46406b",
+    "a2c-MountainCarContinuous-v0": "49a7c4d784e99492",
+    "a2c-Pendulum-v1": "e9befa6543a3a656",
+    "ddpg-MountainCarContinuous-v0": "02b281ef20b15e1a",
+    "ddpg-Pendulum-v1": "92b4bbf57d3ea1bc",
+    "dqn-Acrobot-v1": "989523983e45cf14",
+    "dqn-CartPole-v1": "11fef086db694d9b",
+    "dqn-LunarLander-v2": "72ac0007301b9e13",
+    "ppo-CartPole-v1": "83d0de1280428dbf",
+    "ppo-HalfCheetah-v3": "ede12c998c12edb5",
+    "ppo-LunarLander-v2": "0257394caa19279b",
+    "ppo-MountainCarContinuous-v0": "5b09e08e0386d358",
+    "ppo-Pendulum-v1": "956ea765d421b8a0",
+    "ppo-Walker2d-v3": "f081c4f3bb11170b",
+    "sac-HalfCheetah-v3": "63ac27ae0c2ffe04",
+    "trpo-Hopper-v3": "2361d670d8946489",
+    "a3c-gru-breakout-v4.80": "af6c793df878de50",
+    "a3c-gru-pong-v4.80": "0709428376712897",
+    "dueling-ddqn-PongDeterministic-v4": "122b78aa794d75df",
 }
 
 
@@ -69,6 +94,17 @@ class PublicAgent:
             "trained_on": self.trained_on, "published": self.published,
         }  # fmt: skip
 
+    def digest(self) -> str:
+        """SHA-256 of its files.
+
+        Raises:
+            QuarlError: one cannot be read.
+        """
+        sha256 = hashlib.sha256(_content(self.model))
+        if self.vecnormalize:
+            sha256.update(_content(self.vecnormalize))
+        return sha256.hexdigest()
+
 
 def agents_folder(folder: str | Path | None = None) -> Path:
     """Where the agents lie: as given, else `QUARL_NB_AGENTS`, else beside the checkout.
@@ -85,14 +121,24 @@ def agents_folder(folder: str | Path | None = None) -> Path:
 
 
 def public_agents(folder: str | Path | None = None) -> dict[str, PublicAgent]:
-    """Every agent of the index by name."""
+    """Every agent of the index by name.
+
+    Raises:
+        UnavailableError: no `index.json` there.
+        QuarlError: it is damaged, or two of its agents have one name.
+    """
     root = agents_folder(folder)
     try:
         index = json.loads((root / "index.json").read_text())
         agents = [_agent(root, entry) for entry in index]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise QuarlError(f"index.json of '{root}' is damaged: {error!r}") from error
-    return {agent.name: agent for agent in agents}
+    found: dict[str, PublicAgent] = {}
+    for agent in agents:
+        if (other := found.setdefault(agent.name, agent)) is not agent:
+            raise QuarlError(f"index.json of '{root}' names two agents {agent.name!r}: "
+                             f"'{other.model}' and '{agent.model}'")  # fmt: skip
+    return found
 
 
 def load_agent(name: str, folder: str | Path | None = None) -> PolicyNet:
@@ -103,11 +149,7 @@ def load_agent(name: str, folder: str | Path | None = None) -> PolicyNet:
         net = policy_from_zip(agent.model, env_id=agent.env_id, vecnormalize=agent.vecnormalize)
         spec, tensors = net.spec, net.state_dict()
     else:
-        try:
-            payload = agent.model.read_bytes()
-        except OSError as error:
-            raise QuarlError(f"cannot read '{agent.model}': {error.strerror}") from error
-        tensors = read_tensors(payload, f"'{agent.model}'")
+        tensors = read_tensors(_content(agent.model), f"'{agent.model}'")
         try:
             spec, tensors = _CONVERTERS[agent.algo](tensors, agent)
         except KeyError as error:
@@ -116,6 +158,13 @@ def load_agent(name: str, folder: str | Path | None = None) -> PolicyNet:
         PolicySpec(agent.algo, agent.env_id, spec.obs_shape, spec.layers, spec.head,
                    agent.provenance), tensors,
     )  # fmt: skip
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise QuarlError(f"cannot read '{path}': {error.strerror}") from error
 
 
 def _agent(root: Path, entry: Mapping[str, Any]) -> PublicAgent:

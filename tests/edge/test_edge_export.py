@@ -380,6 +380,22 @@ def test_a_board_without_onnx_runtime_times_the_c_alone(small_policy, obs, tmp_p
     assert len(import_result(folder / "result.json", ResultStore(tmp_path / "records"))) == 1
 
 
+def test_an_onnx_runtime_too_old_for_the_model_leaves_the_c(small_policy, obs, tmp_path):
+    folder = export_policy(small_policy, "int8", tmp_path, obs, name="p")
+    model = onnx.load(folder / "policy.onnx")
+    model.ir_version = 999
+    (folder / "policy.onnx").write_bytes(model.SerializeToString())
+    tolerance = json.loads((folder / "export.json").read_text())["tolerance"]
+    (folder / "test_policy").write_text(SLOW_C.format(python=sys.executable, tolerance=tolerance))
+    (folder / "test_policy").chmod(0o755)
+    command = [sys.executable, "benchmark.py", "--seconds", "0.01"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    told, timed = done.stdout.splitlines()
+    assert done.returncode == 0 and told.startswith("onnxruntime: left out, ")
+    assert "IR version" in told and timed.startswith("c: median 1000.0 us")
+    assert [*json.loads((folder / "result.json").read_text())["runtimes"]] == ["c"]
+
+
 def test_a_result_that_cannot_be_written_is_one_line(small_policy, obs, tmp_path):
     folder = export_policy(small_policy, "int8", tmp_path, obs, name="p")
     message = "error: cannot write 'nowhere/r.json': No such file or directory\n"
@@ -416,7 +432,8 @@ def test_files_of_the_users_own_are_not_lost(small_policy, obs, tmp_path, name):
     assert json.loads((tmp_path / "export.json").read_text())["precision"] == "fp32"
 
 
-def test_an_export_goes_on_where_one_was_killed(small_policy, obs, tmp_path, monkeypatch):
+@pytest.mark.parametrize("again", [False, True])
+def test_an_export_goes_on_where_one_was_killed(small_policy, obs, tmp_path, monkeypatch, again):
     written = []
 
     def killed(path: Path, content: bytes) -> None:
@@ -424,11 +441,13 @@ def test_an_export_goes_on_where_one_was_killed(small_policy, obs, tmp_path, mon
             raise KeyboardInterrupt
         written.append(path.write_bytes(content))
 
+    if again:
+        export_policy(small_policy, "fp32", tmp_path, obs, name="p")
     monkeypatch.setattr("quarl_nb.edge.export.write_atomically", killed)
     with pytest.raises(KeyboardInterrupt):
         export_policy(small_policy, "int8", tmp_path, obs, name="p")
     monkeypatch.undo()
-    assert len([*tmp_path.iterdir()]) == 3
+    assert len([*tmp_path.iterdir()]) == 3  # none is of the export before
     export_policy(small_policy, "int8", tmp_path, obs, name="p")
 
 

@@ -9,7 +9,7 @@ import pytest
 from quarl_nb.cli import main
 from quarl_nb.edge.result import import_result
 from quarl_nb.errors import QuarlError
-from quarl_nb.rl.policies import save_policy
+from quarl_nb.rl.policies import load_digest, save_policy
 from quarl_nb.store import ResultStore
 
 MEASURED = {
@@ -59,6 +59,18 @@ def test_a_result_becomes_one_record_a_runtime(tmp_path):
     assert len(frame) == 2 and frame.loc["c", "latency_p50_s"] == 2.5e-5
 
 
+def test_results_of_policies_of_one_name_are_told_apart_where_the_export_does(tmp_path):
+    store = ResultStore(tmp_path / "records")
+    import_result(write(tmp_path, RESULT), store)
+    for digest in ("a1", "b2", "b2"):
+        result = changed("export", "tensors_sha256", value=digest)
+        import_result(write(tmp_path, result), store)
+    # One for each runtime; what was exported before keeps its cell.
+    told = [record["cell"].get("tensors_sha256", "") for record in store.chosen("edge_board")]
+    assert sorted(told) == ["", "", "a1", "a1", "b2", "b2"]
+    assert {len(record["cell"]) for record in store.chosen("edge_board")} == {5, 6}
+
+
 def changed(*path, value=None):
     """A result with one field changed, or left out if `value` is None."""
     result = copy.deepcopy(RESULT)
@@ -84,6 +96,7 @@ C = ("runtimes", "c")
         (changed("export", "precision"), "field 'export.precision' is missing"),
         (changed("start_time", value="yesterday"), "must be in ISO 8601, not 'yesterday'"),
         (changed("export", "policy", value=5), "field 'export.policy' must be str"),
+        (changed("export", "tensors_sha256", value=5), "'export.tensors_sha256' must be str"),
         (changed("export", "precision", value="int2"), "unknown precision of the result 'int2'"),
         (changed("export", "ranges", value="mean"), "unknown ranges of the result 'mean'"),
         (changed("export", "weight_bytes", value="a lot"), "'export.weight_bytes' must be int"),
@@ -145,7 +158,9 @@ def test_a_policy_is_named_after_its_folder_from_inside_it_too(make_policy, tmp_
     monkeypatch.chdir(tmp_path / "mine")
     for source in (".", "../mine/", str(tmp_path / "mine")):
         assert main(["export", source, "--to", "../out", "--observations", "../obs.npy"]) == 0
-        assert json.loads((tmp_path / "out" / "export.json").read_text())["policy"] == "mine"
+        export = json.loads((tmp_path / "out" / "export.json").read_text())
+        assert export["policy"] == "mine"
+        assert export["tensors_sha256"] == load_digest(tmp_path / "mine")
 
 
 def test_export_and_import_from_the_command_line(tmp_path, capsys):
@@ -160,6 +175,7 @@ def test_export_and_import_from_the_command_line(tmp_path, capsys):
     assert main(["edge", "import", str(folder / "result.json"), *records]) == 0
     frame = ResultStore(tmp_path / "records").frame("edge_board")
     assert list(frame["policy"]) == ["ppo-CartPole-v1"] and frame["observations"][0] == 256
+    assert len(frame["tensors_sha256"][0]) == 64
 
 
 @pytest.mark.parametrize("source", ["recorded", "own"])

@@ -18,7 +18,13 @@ from torch.nn import functional as F
 from quarl_nb.errors import QuarlError
 from quarl_nb.rl.evaluate import evaluate
 from quarl_nb.rl.policies import load_policy
-from quarl_nb.rl.public_agents import AGENTS_VARIABLE, agents_folder, load_agent, public_agents
+from quarl_nb.rl.public_agents import (
+    AGENTS_VARIABLE,
+    KNOWN,
+    agents_folder,
+    load_agent,
+    public_agents,
+)
 from quarl_nb.rl.public_envs import (
     BabyA3CFrame,
     OpenAIPongFrame,
@@ -228,6 +234,16 @@ def test_bad_folders_and_names_are_one_line(
         public_agents()
 
 
+def test_two_agents_of_one_name_are_refused_by_their_files(tmp_path: Path) -> None:
+    publish(tmp_path, "ppo", "CartPole-v1", {})
+    (entry,) = json.loads((tmp_path / "index.json").read_text())
+    entries = [entry, entry | {"env": "Acrobot-v1"}, entry | {"model": "other.zip"}]
+    (tmp_path / "index.json").write_text(json.dumps(entries))
+    message = "names two agents 'ppo-CartPole-v1': '.*model.tar' and '.*other.zip'"
+    with pytest.raises(QuarlError, match=message):
+        public_agents(tmp_path)
+
+
 @needs_agents
 def test_the_index_names_all_of_them() -> None:
     agents = public_agents()
@@ -237,6 +253,7 @@ def test_the_index_names_all_of_them() -> None:
     assert agents["ppo-Walker2d-v3"].make is not None
     assert agents["a3c-gru-breakout-v4.80"].env_id == "ALE/Breakout-v5"
     assert all(agent.licence and agent.source for agent in agents.values())
+    assert {name: agent.digest()[:16] for name, agent in agents.items()} == KNOWN
 
 
 @needs_agents

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import hashlib
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -15,8 +17,8 @@ from quarl_nb.runner import plan, run_study
 from quarl_nb.store import ResultStore
 from quarl_nb.studies import STUDIES, get_study
 from quarl_nb.studies.policies import TrainedPolicies, select
-from quarl_nb.studies.ptq import PTQ, quantize_policy
-from quarl_nb.studies.weights import WEIGHTS
+from quarl_nb.studies.ptq import PTQ, PTQ_PUBLIC, quantize_policy
+from quarl_nb.studies.weights import WEIGHTS, WEIGHTS_PUBLIC
 
 
 def lean_policy() -> PolicyNet:
@@ -200,6 +202,34 @@ def test_another_policy_of_the_same_name_is_measured_anew(project, study):
     assert run_it().done == first.total
     digests = store.frame(study.name)["budget.tensors_sha256"]
     assert set(digests) == {load_digest(folder)}
+
+
+@pytest.mark.parametrize("study", [PTQ_PUBLIC, WEIGHTS_PUBLIC])
+def test_a_stranger_of_a_known_agents_name_is_not_taken_for_it(tmp_path, monkeypatch, study):
+    """Only the known one's records, which are shipped, go by the name alone."""
+    def keys(model: bytes, statistics: bytes) -> set[str]:
+        (tmp_path / "model.zip").write_bytes(model)
+        (tmp_path / "statistics.pkl").write_bytes(statistics)
+        jobs = plan(study, "smoke", {"policies": ["public/ppo-CartPole-v1"]})
+        told.append({job.budget.get("tensors_sha256") for job in jobs})
+        return {job.key for job in jobs}
+
+    entry = {"algo": "ppo", "env": "CartPole-v1", "source": "here", "licence": "MIT",
+             "model": "model.zip", "vecnormalize": "statistics.pkl",
+             "published_reward": None}  # fmt: skip
+    (tmp_path / "index.json").write_text(json.dumps([entry]))
+    monkeypatch.setenv("QUARL_NB_AGENTS", str(tmp_path))
+    told: list = []
+    stranger = keys(b"one", b"mean")
+    assert keys(b"one", b"mean") == stranger
+    assert not keys(b"two", b"mean") & stranger and not keys(b"one", b"other") & stranger
+    known = hashlib.sha256(b"onemean").hexdigest()
+    monkeypatch.setattr("quarl_nb.studies.policies.KNOWN", {"ppo-CartPole-v1": known[:16]})
+    assert not keys(b"one", b"mean") & stranger
+    assert told[0] == told[1] == {known} and told[-1] == {None}
+    (tmp_path / "model.zip").unlink()
+    with pytest.raises(QuarlError, match="cannot read '.*model.zip': No such file"):
+        plan(study, "smoke", {"policies": ["public/ppo-CartPole-v1"]})
 
 
 def test_a_policy_of_ones_own_is_measured_by_its_name_alone(project):

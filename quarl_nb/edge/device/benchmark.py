@@ -42,8 +42,8 @@ def main() -> None:
     export = load_export()
     obs, actions = load_observations(options.observations)
     runtimes = {}
-    if has_onnxruntime():
-        runtimes["onnxruntime"] = run_onnxruntime(export, obs, actions, options.seconds)
+    if (session := open_session(export["precision"])) is not None:
+        runtimes["onnxruntime"] = run_onnxruntime(session, export, obs, actions, options.seconds)
     if (HERE / "test_policy").exists():
         runtimes["c"] = run_c(export, options.seconds)
     if not runtimes:
@@ -109,34 +109,38 @@ def check_observations(obs: np.ndarray, shape: list[int], dtype: str) -> None:
         sys.exit("error: observations hold NaN or infinite values")
 
 
-def has_onnxruntime() -> bool:
-    """Whether it can be imported; a line tells why not."""
+def open_session(precision: str) -> Any | None:
+    """The policy in ONNX Runtime, in one thread; None where that does not open it.
+
+    A line tells why not: it is missing, or too old for the model.
+    """
     try:
-        import onnxruntime  # noqa: F401
-    except ImportError as error:
+        import onnxruntime as ort
+
+        options = ort.SessionOptions()
+        options.intra_op_num_threads = options.inter_op_num_threads = 1
+        options.execution_mode = ort.ExecutionMode.ORT_SEQUENTIAL
+        levels = ort.GraphOptimizationLevel
+        fp32 = precision == "fp32"  # the integer graphs are written in fused operators
+        options.graph_optimization_level = levels.ORT_ENABLE_ALL if fp32 else levels.ORT_DISABLE_ALL
+        if precision == "int8":
+            # Where u8 x s8 would saturate (x86 without VNNI), this pass makes weights u8.
+            options.graph_optimization_level = levels.ORT_ENABLE_EXTENDED
+            options.add_session_config_entry("session.x64quantprecision", "1")
+        return ort.InferenceSession(str(HERE / "policy.onnx"), options, ["CPUExecutionProvider"])
+    except Exception as error:  # its own have no common base
         reason = str(error).partition("\n")[0]
         print(f"onnxruntime: left out, {reason}")
-        return False
-    return True
+        return None
 
 
 def run_onnxruntime(
-    export: dict[str, Any], obs: np.ndarray, actions: np.ndarray | None, seconds: float
+    session: Any, export: dict[str, Any], obs: np.ndarray, actions: np.ndarray | None,
+    seconds: float,
 ) -> dict[str, Any]:
-    """One decision at a time in one thread."""
+    """One decision at a time."""
     import onnxruntime as ort
 
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = options.inter_op_num_threads = 1
-    options.execution_mode = ort.ExecutionMode.ORT_SEQUENTIAL
-    levels = ort.GraphOptimizationLevel
-    fp32 = export["precision"] == "fp32"  # the integer graphs are written in fused operators
-    options.graph_optimization_level = levels.ORT_ENABLE_ALL if fp32 else levels.ORT_DISABLE_ALL
-    if export["precision"] == "int8":
-        # Where u8 x s8 would saturate (x86 without VNNI), this pass makes weights u8.
-        options.graph_optimization_level = levels.ORT_ENABLE_EXTENDED
-        options.add_session_config_entry("session.x64quantprecision", "1")
-    session = ort.InferenceSession(str(HERE / "policy.onnx"), options, ["CPUExecutionProvider"])
     check_observations(obs, session.get_inputs()[0].shape[1:], export["obs_dtype"])
     feeds = [{"obs": one[None]} for one in obs.astype(export["obs_dtype"], copy=False)]
 
