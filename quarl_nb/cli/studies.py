@@ -108,13 +108,14 @@ def status_command(options: argparse.Namespace) -> int:
 
 def claims_command(options: argparse.Namespace) -> int:
     """Tell of every published claim whether the records reproduce it."""
+    from quarl_nb.report.artefacts import frame_of
     from quarl_nb.report.claims import verdicts
     from quarl_nb.store import PROFILES
 
     if options.profile:
         check_choice("profile", options.profile, PROFILES)
     store = _store(options.records)
-    found = verdicts(lambda study: store.frame(study, options.profile))
+    found = verdicts(lambda study: frame_of(store, study, options.profile))
     widths = {name: found[name].str.len().max() + 2 for name in ("verdict", "id")}
     for _, claim in found.iterrows():
         named = "".join(f"{claim[name]:<{wide}}" for name, wide in widths.items())

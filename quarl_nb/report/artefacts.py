@@ -14,6 +14,9 @@ from matplotlib.figure import Figure
 
 from quarl_nb.paths import write_atomically
 from quarl_nb.report.latex import latex
+from quarl_nb.store import ResultStore
+
+BOARDS = "edge_board"
 
 
 @dataclass(frozen=True)
@@ -32,6 +35,11 @@ class Drawing:
 
     records: pd.DataFrame
     draw: Callable[[], tuple[Figure, pd.DataFrame]]
+
+
+def frame_of(store: ResultStore, study: str, profile: str | None) -> pd.DataFrame:
+    """The records of a profile; of what boards measured all, which are imported into none."""
+    return store.frame(study, None if study == BOARDS else profile)
 
 
 def joined(frames: Mapping[str, pd.DataFrame], studies: Iterable[str]) -> pd.DataFrame:

@@ -17,6 +17,9 @@ _GAP = 3  # characters between two columns
 # What tables hold and pdflatex has no letter for ("Unicode character not set up for use").
 _IN_MATH = {"\u221e": r"\infty", "\u2264": r"\leq", "\u2265": r"\geq", "\u00d7": r"\times",
             "\u2212": "-"}  # fmt: skip
+_ESCAPED = str.maketrans({sign: f"\\{sign}" for sign in "%&#_{}$"}
+                         | {"~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
+                            "\\": r"\textbackslash{}"})  # fmt: skip
 _NOT_WIDER = r"\resizebox{\ifdim\width>\textwidth\textwidth\else\width\fi}{!}"
 
 
@@ -31,7 +34,7 @@ def latex(shown: pd.DataFrame, name: str, caption: str, index: bool) -> str:
         name: the label of the first part is tab:`name`, of the second tab:`name`-2, ...
         index: whether the index is shown.
     """
-    caption = caption.replace("%", r"\%")
+    caption = caption.translate(_ESCAPED)
     parts = [*_parts(shown, index)]
     tables = []
     for i, part in enumerate(parts, start=1):

@@ -11,7 +11,7 @@ import pandas as pd
 
 from quarl_nb.paths import write_atomically
 from quarl_nb.report import actorq, carbon, edge, mixed_precision, ptq, qat
-from quarl_nb.report.artefacts import Drawing, Table, joined, save_table
+from quarl_nb.report.artefacts import Drawing, Table, frame_of, joined, save_table
 from quarl_nb.report.claims import verdicts
 from quarl_nb.report.losses import paired_losses
 from quarl_nb.report.ptq.weights import weights_frame
@@ -71,7 +71,7 @@ def build(store: ResultStore, out: Path, profile: str) -> list[Path]:
 
 def load_frames(store: ResultStore, profile: str) -> dict[str, pd.DataFrame]:
     """What the reports draw: the records of each study by its name, `curves`, `histograms`."""
-    frames = {study: store.frame(study, profile) for study in STUDIES}
+    frames = {study: frame_of(store, study, profile) for study in STUDIES}
     losses = paired_losses(joined(frames, ptq.site.EPISODES))
     frames["curves"] = load_curves(store, profile)
     frames["histograms"] = load_weights(store, losses, WEIGHTS_AT, profile)

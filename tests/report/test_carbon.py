@@ -242,6 +242,16 @@ def test_sensitivity_has_a_row_an_assumption() -> None:
     assert shown.loc[("memory", "not counted"), "Walker Stand"] == "2.20 [2.20, 2.20]"
 
 
+def test_what_is_saved_says_of_how_many_tasks_it_is() -> None:
+    def saved(rows: pd.DataFrame) -> str:
+        return sensitivity_table(rows, "return").iloc[0]["g CO2e saved, estimated"]
+
+    rows = sensitivity(planted(["Walker Stand", "Cartpole (Gym)"]))
+    never = (rows["task"] == "Walker Stand") & (rows["actor"] == TORCH)
+    alone = saved(sensitivity(planted(["Cartpole (Gym)"])))
+    assert saved(rows.assign(kg=rows["kg"].mask(never))) == f"{alone} (1 of 2 tasks)"
+
+
 def test_mean_over_tasks() -> None:
     tasks = planted(["Walker Stand", "Cartpole (Gym)"])
     costly = (tasks["task"] == "Walker Stand") & (actors_of(tasks) == INT8)

@@ -412,3 +412,16 @@ def test_the_site_writes_what_is_recorded() -> None:
         "policy", "precision", "published (ms)", "weights (MB)", "exceeds memory, published"]
     alone = frames | {"edge": nothing}
     assert set(edge.site.tables_of(alone)) == {"edge_success"}
+
+
+def test_two_policies_of_one_name_are_told_apart() -> None:
+    rows = [imported([22, 64, 25], precision, us, "Pi") for precision, us in
+            (("fp32", 100.0), ("int8", 50.0), ("fp32", 10.0), ("int8", 2.0))]  # fmt: skip
+    for i, row in enumerate(rows):
+        row["key"] = str(i)
+        row["extra.export"] |= {"tensors_sha256": "ab"[i // 2] * 64}
+    found = edge.timings.latency_rows(pd.DataFrame(rows))
+    speedups = found[found["precision"] == "int8"].set_index("exported")["speedup"]
+    assert speedups.to_dict() == pytest.approx({"p (aaaaaaaa)": 2, "p (bbbbbbbb)": 5})
+    (alone,) = edge.timings.latency_rows(pd.DataFrame(rows[:2]))["exported"].unique()
+    assert alone == "p"

@@ -43,7 +43,7 @@ def test_every_claim_of_appendix_b3_has_a_rule() -> None:
 
 
 def test_claims_can_be_judged_by_what_boards_measured_alone() -> None:
-    theirs = on_the_board({"256x3": 19.0})
+    theirs = on_the_board({"256x3": 30.0})
     theirs = theirs[theirs["board"].notna()].dropna(axis="columns", how="all")
     theirs["extra.board"] = [{"model": PI}] * len(theirs)
     verdicts = {claim.id: RULES[claim.rule](theirs, **claim.arguments).verdict
@@ -63,7 +63,9 @@ def test_time_is_told_but_not_judged_away_from_the_papers_board() -> None:
 
 @pytest.mark.parametrize(
     ("ratios", "verdict"),
-    [({"256x3": 19.0}, "reproduced"), ({"256x3": 4.0}, "not reproduced")],
+    # Calls are from 0.9 to 1.1 of their median: 19 may be 15.5.
+    [({"256x3": 30.0}, "reproduced"), ({"256x3": 19.0}, "inconclusive"),
+     ({"256x3": 4.0}, "not reproduced")],
 )
 def test_eighteen_times_on_the_papers_board(ratios, verdict) -> None:
     found = edge.rules.int8_speedup(on_the_board(ratios), ["Policy II", "Policy III"], low=18)
@@ -85,7 +87,8 @@ def test_ten_times_on_each(ratios, verdict) -> None:
     assert edge.rules.int8_speedup(records, two, low=10, each=True).verdict == verdict
 
 
-@pytest.mark.parametrize(("ratio", "verdict"), [(1.2, "reproduced"), (0.8, "not reproduced"),
+@pytest.mark.parametrize(("ratio", "verdict"), [(1.4, "reproduced"), (0.8, "not reproduced"),
+                                                (1.1, "inconclusive"), (1.8, "inconclusive"),
                                                 (3.0, "not reproduced")])  # fmt: skip
 def test_the_smallest_policy_gains_between_one_and_two(ratio, verdict) -> None:
     records = on_the_board({"64x3": ratio})
@@ -97,6 +100,7 @@ def test_the_smallest_policy_gains_between_one_and_two(ratio, verdict) -> None:
     [
         (20.0, 0.9, "reproduced"),  # 100 / 20 = 5 ms against 10
         (5.0, 0.9, "not reproduced"),  # 20 ms against 10
+        (11.0, 0.9, "inconclusive"),  # 9.1 ms, give or take a tenth, against as good as 10
         (20.0, 0.7, "not reproduced"),  # fast, but reaches fewer goals
         (20.0, None, "inconclusive"),  # fast, success not known
     ],

@@ -24,8 +24,10 @@ def numbered(rows: int, columns: int, width: int) -> pd.DataFrame:
 
 
 def test_a_small_table_is_one() -> None:
-    text = latex(numbered(3, 4, 5), "small", "5 %", False)
-    assert text.count(r"\begin{table*}") == 1 and r"\caption{5 \%}" in text
+    text = latex(numbered(3, 4, 5), "small", "5 % of a_b & {c}: $1 ~ #2^\\", False)
+    assert text.count(r"\begin{table*}") == 1
+    assert (r"\caption{5 \% of a\_b \& \{c\}: \$1 \textasciitilde{} "
+            r"\#2\textasciicircum{}\textbackslash{}}") in text
     assert r"\label{tab:small}" in text and r"\begin{tabular}{llll}" in text
     assert [len(row) for row in bodies(text)[0]] == [4, 4, 4]
 

@@ -15,7 +15,7 @@ import pytest
 
 from quarl_nb.errors import QuarlError
 from quarl_nb.report import readme, site
-from quarl_nb.report.artefacts import save_table
+from quarl_nb.report.artefacts import frame_of, save_table
 from quarl_nb.report.losses import paired_losses
 from quarl_nb.report.ptq import figures, summary, tables, weights
 from quarl_nb.report.style import NothingToDrawError
@@ -75,6 +75,15 @@ def test_site_twice_gives_the_same_bytes(store: ResultStore, tmp_path: Path) -> 
     source = json.loads((tmp_path / "one/quick/sweet_spot.json").read_text())
     keys = {r["key"] for study in ("ptq", "ptq_public") for r in store.records(study, "quick")}
     assert keys <= set(source["records"]) and source["git_commits"] == ["0" * 40]
+
+
+def test_what_boards_measured_stands_in_every_profile(tmp_path: Path) -> None:
+    found = ResultStore(tmp_path)
+    for study in ("edge", "edge_board"):
+        made = record(study, {"policy": "p"}, {}, {"latency_p50_s": 1.0})
+        found.write(made | {"profile": "full"})
+    assert len(frame_of(found, "edge_board", "quick")) == 1
+    assert frame_of(found, "edge", "quick").empty and len(frame_of(found, "edge", "full")) == 1
 
 
 def test_a_profile_with_statistics_of_weights_alone_is_drawn(store, tmp_path: Path) -> None:

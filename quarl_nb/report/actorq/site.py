@@ -76,8 +76,8 @@ def tables_of(frames: Mapping[str, pd.DataFrame]) -> dict[str, Table]:
             "full precision over runs of the same seed (95 %)."),
         "inference_latency": Table(
             latency, latencies, inference.latency_table(latencies),
-            "Time of one inference on one core; floor: bytes of the weights over the measured "
-            "bandwidth of memory."),
+            "Time of one inference on one core; floor: reading as many bytes as the weights have, "
+            "again and again, at the measured speed of a plain sum (which is not the fastest)."),
         "loading": Table(
             frames["loading"], loads, loading.loading_table(loads),
             "Time to load a policy that was pulled, by what it is loaded with."),

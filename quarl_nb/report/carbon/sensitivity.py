@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pandas as pd
@@ -71,6 +72,13 @@ def sensitivity_table(rows: pd.DataFrame, per: Per) -> pd.DataFrame:
             dict(zip(("assumption", "value", "source"), name, strict=True))
             | {label: interval_text(row.iloc[0], "ratio_torch")
                for label, row in labelled(int8)}
-            | {"g CO2e saved, estimated": grams(saved.sum()) if len(saved) else NEVER}
+            | {"g CO2e saved, estimated": _saved_text(saved.tolist(), len(int8))}
         )
     return pd.DataFrame(lines)
+
+
+def _saved_text(kg: Sequence[float], tasks: int) -> str:
+    """Their sum, and of how many tasks where fp32 does not come to an end with all of them."""
+    if not kg:
+        return NEVER
+    return grams(sum(kg)) + (f" ({len(kg)} of {tasks} tasks)" if len(kg) < tasks else "")

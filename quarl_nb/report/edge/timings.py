@@ -17,6 +17,9 @@ RUNTIMES = {"onnxruntime": "ORT", "c": "C"}
 # "Policies II and III take more memory than the total RAM capacity"; quantized, they fit.
 SAID_TO_SWAP = (("Policy II", "fp32"), ("Policy III", "fp32"))
 OBSERVATIONS, ACTIONS = 22, 25  # of the navigation task: what Table 6's policies take and give
+# Columns of one policy over another: of medians, of its fast calls over the other's slow ones, and
+# the reverse.
+RATIOS = {"": ("latency_s", "latency_s"), "_low": ("low_s", "high_s"), "_high": ("high_s", "low_s")}
 ISSUED_PER_CYCLE = 2  # instructions that a Cortex-A53 starts at most
 
 
@@ -46,8 +49,9 @@ def latency_rows(records: pd.DataFrame) -> pd.DataFrame:
         records: those of the studies `edge` and `edge_board`, in one frame; others are left out.
 
     Returns:
-        policy (of Table 6, else ""), network, exported (the name that a board's policy has; "": of
-        the study), ranges (of its levels; "": none, or of the study), precision, runtime, machine,
+        policy (of Table 6, else ""), network, exported (the name that a board's policy has, with
+        its digest where others have that name, too; "": of the study), ranges (of its levels; "":
+        none, or of the study), precision, runtime, machine,
         processor (of `HERE`; "": a board tells its own), source (measured, modelled), latency_s
         (median) with low_s and high_s (percentiles 10 and 90 of all calls; NaN where modelled),
         speedup (over fp32 of that policy, runtime, machine and processor) with speedup_low and
@@ -60,6 +64,7 @@ def latency_rows(records: pd.DataFrame) -> pd.DataFrame:
     found = pd.DataFrame([row for record in records.to_dict("records") if (row := _row(record))])
     if found.empty:
         return found
+    found["exported"] = _told_apart(found["exported"], found.pop("digest"))
     place = ["sizes", "exported", "ranges", "precision", "runtime", "machine"]
     found = found.drop_duplicates(place, keep="last")
     of_table6 = {_sizes(network): policy for policy, network in policies().items()}
@@ -84,7 +89,7 @@ def _row(record: Mapping[str, Any]) -> dict[str, Any] | None:
         place = _exported(record, export)
     else:
         place = {"network": record["network"], "sizes": _sizes(record["network"]),
-                 "exported": "", "ranges": "", "machine": record["machine"],
+                 "exported": "", "digest": "", "ranges": "", "machine": record["machine"],
                  "weight_bytes": record[f"{prefix}weight_bytes"]}  # fmt: skip
     return place | {
         "precision": record["precision"], "runtime": record["runtime"],
@@ -105,8 +110,15 @@ def _exported(record: Mapping[str, Any], export: Mapping[str, Any]) -> dict[str,
     first, *hidden, last = export["network"]
     name = network_name(hidden)
     return {"network": name, "sizes": _sizes(name, first, last), "exported": record["policy"],
+            "digest": export.get("tensors_sha256", ""),
             "ranges": "" if record["precision"] == "fp32" else record["ranges"],
             "machine": record["board"], "weight_bytes": export["weight_bytes"]}  # fmt: skip
+
+
+def _told_apart(names: pd.Series, digests: pd.Series) -> pd.Series:
+    """`best_model`, or `best_model (0a1b2c3d)` where several policies are named so."""
+    several = digests.groupby(names).transform("nunique") > 1
+    return names.where(~several, names + " (" + digests.str[:8] + ")")
 
 
 def _sizes(network: str, first: int = OBSERVATIONS, last: int = ACTIONS) -> str:
@@ -131,11 +143,9 @@ def _with_speedups(rows: pd.DataFrame) -> pd.DataFrame:
     times = ["latency_s", "low_s", "high_s"]
     base = rows.loc[rows["precision"] == "fp32", [*place, *times, "keys"]]
     found = rows.merge(base, on=place, how="left", suffixes=("", "_fp32"))
-    ratios = {"speedup": ("latency_s", "latency_s"), "speedup_low": ("low_s", "high_s"),
-              "speedup_high": ("high_s", "low_s")}  # fmt: skip
     quantized = found["precision"] != "fp32"
-    for name, (full, ours) in ratios.items():
-        found[name] = (found[f"{full}_fp32"] / found[ours]).where(quantized)
+    for end, (full, ours) in RATIOS.items():
+        found[f"speedup{end}"] = (found[f"{full}_fp32"] / found[ours]).where(quantized)
     found["keys"] = [
         (*full, *ours) if use and isinstance(full, tuple) else ours
         for use, full, ours in zip(quantized, found["keys_fp32"], found["keys"], strict=True)
