@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import IO, Any, BinaryIO
 
 from quarl_nb.errors import QuarlError
 
@@ -109,6 +109,39 @@ def locked(folder: Path) -> Iterator[None]:
         yield
     finally:
         os.close(opened)
+
+
+@contextmanager
+def held_alone(lock: Path, refusal: str) -> Iterator[None]:
+    """Let nobody else be in such a block of the same lock file, which goes with its holder.
+
+    One that a kill has left keeps nobody out, nor does a file system without locks (NFS).
+
+    Raises:
+        QuarlError: somebody else is (`refusal`), or the file cannot be written.
+    """
+    try:
+        opened = lock.open("w")
+    except OSError as error:
+        raise QuarlError(f"cannot write to '{lock.parent}': {error.strerror}") from error
+    with opened:
+        if not _takes(opened):
+            raise QuarlError(refusal)
+        try:
+            yield
+        finally:
+            with suppress(OSError):  # its folder may be gone
+                lock.unlink()
+
+
+def _takes(lock: IO) -> bool:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+    return os.fstat(lock.fileno()).st_nlink > 0  # else its last holder has just removed it
 
 
 def write_atomically(path: Path, content: bytes) -> None:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import fcntl
 import glob
-import os
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import torch
 from stable_baselines3.common.base_class import BaseAlgorithm
@@ -18,7 +15,7 @@ from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from stable_baselines3.common.running_mean_std import RunningMeanStd
 
 from quarl_nb.errors import QuarlError, brief
-from quarl_nb.paths import replacing, sweep
+from quarl_nb.paths import held_alone, replacing, sweep
 from quarl_nb.quant import is_finite
 from quarl_nb.rl.replay_state import check_replay, replay_state, restore_replay
 
@@ -76,34 +73,14 @@ class Mark:
         return cls(counters, (buffer.pos, buffer.full) if buffer else None)
 
 
-@contextmanager
-def held(path: Path) -> Iterator[None]:
+def held(path: Path) -> AbstractContextManager[None]:
     """Keep other runs from a checkpoint meanwhile: each would sweep and replace the other's.
 
-    By a lock beside it, which goes with the run; one that a kill has left keeps nobody out.
-
     Raises:
-        QuarlError: another run holds it.
+        QuarlError: (when entered) another run holds it.
     """
-    beside = path.with_name(f".{path.name}.lock")
-    with beside.open("w") as lock:
-        if not _locks(lock):
-            raise QuarlError(f"checkpoint '{path}' is used by another run")
-        try:
-            yield
-        finally:
-            with suppress(OSError):  # its folder may be gone
-                beside.unlink()
-
-
-def _locks(file: IO) -> bool:
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError:  # a file system without locks (NFS): nobody is kept out
-        return True
-    return os.fstat(file.fileno()).st_nlink > 0  # else its last holder has just removed it
+    lock = path.with_name(f".{path.name}.lock")
+    return held_alone(lock, f"checkpoint '{path}' is used by another run")
 
 
 def save_checkpoint(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import time
 import traceback
@@ -14,7 +13,7 @@ from typing import Any
 import torch
 
 from quarl_nb.errors import QuarlError, check_choice
-from quarl_nb.paths import project_root
+from quarl_nb.paths import held_alone, make_writable, project_root
 from quarl_nb.processes import keep_freed_memory
 from quarl_nb.rl.checkpoint import read_progress
 from quarl_nb.rl.policies import DESCRIPTION, load_policy, save_policy
@@ -149,16 +148,8 @@ def held(run_dir: Path, name: str) -> Iterator[None]:
     Raises:
         QuarlError: another process trains this policy, or the folder cannot be written.
     """
-    try:
-        run_dir.mkdir(parents=True, exist_ok=True)
-        lock = (run_dir / "lock").open("w")
-    except OSError as error:
-        raise QuarlError(f"cannot write to '{run_dir}': {error.strerror}") from error
-    with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise QuarlError(f"{name} is being trained by another process") from error
+    make_writable(run_dir)
+    with held_alone(run_dir / "lock", f"{name} is being trained by another process"):
         yield
 
 

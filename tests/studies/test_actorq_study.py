@@ -64,6 +64,21 @@ def test_zero_stands_for_the_tasks_own_setting():
     assert [[cell[knob] for knob in knobs] for cell in cells] == [[8, 5, 2], [8, 5, 2]]
 
 
+def test_a_tasks_options_go_to_its_algorithm_and_those_of_actors_to_actorq(monkeypatch):
+    class Stop(Exception):
+        pass
+
+    def train(algorithm, env_id, budget, **settings):
+        raise Stop(algorithm.gamma, env_id, settings["ez_greedy"], settings["reopen"])
+
+    monkeypatch.setattr("quarl_nb.studies.actorq.train_evaluated", train)
+    asked = {"tasks": ["rescaled:MountainCar-v0"], "widths": [8], "options": {"gamma": 0.5}}
+    cell, budget = SPEEDUP.cells(SPEEDUP.profiles["smoke"] | asked)[0]
+    with pytest.raises(Stop) as caught:
+        SPEEDUP.measure(cell, budget)
+    assert caught.value.args == (0.5, "rescaled:MountainCar-v0", True, False)
+
+
 def test_a_run_that_failed_leaves_what_was_measured_until_then(broken_env):
     budget = {"steps": 1000, "evaluations": 0, "episodes": 1}
     learner = make_algorithm("dqn", broken_env, width=8)
