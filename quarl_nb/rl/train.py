@@ -11,7 +11,6 @@ import csv
 import logging
 import sys
 import time
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +19,7 @@ from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback
 from tqdm import tqdm
 
-from quarl_nb import provenance
 from quarl_nb.errors import QuarlError
-from quarl_nb.paths import write_atomically
 from quarl_nb.rl.air_curriculum import CurriculumCallback
 from quarl_nb.rl.checkpoint import (
     Mark,
@@ -34,8 +31,9 @@ from quarl_nb.rl.checkpoint import (
 from quarl_nb.rl.denormals import denormals_as_zero
 from quarl_nb.rl.evaluate import Evaluation, evaluate
 from quarl_nb.rl.model import make_model
-from quarl_nb.rl.policies import PolicyNet, load_policy, save_policy
+from quarl_nb.rl.policies import PolicyNet, save_policy
 from quarl_nb.rl.recipes import Recipe
+from quarl_nb.rl.run_files import describe_run, forget_lost
 
 logger = logging.getLogger(__name__)
 
@@ -106,7 +104,7 @@ def _go_on(
     deadline: float | None, show_bar: bool,
 ) -> None:  # fmt: skip
     """Train what is left of a run, counting on in `progress`."""
-    _forget_lost(run_dir, progress)
+    forget_lost(run_dir, progress)
     target = recipe.target_return
     reached = target is not None and progress.best_return >= target
     if progress.done and (reached or progress.timesteps >= recipe.timesteps):
@@ -140,34 +138,6 @@ def _go_on(
     if not progress.done and progress.timesteps == begun_at:
         logger.warning("%s learned nothing: the time was over before its first rollout was whole",
                        recipe.name)  # fmt: skip
-
-
-def _forget_lost(run_dir: Path, progress: Progress) -> None:
-    """Make what lies beside a checkpoint agree with it: a kill may have come before it was written.
-
-    The best policy may be better than any that the checkpoint knows of, and stays; where a kill
-    has left half of one, the next evaluation writes it anew.
-    """
-    _cut_log(run_dir / "progress.csv", progress.timesteps)
-    try:
-        best = load_policy(run_dir / "best").spec.provenance
-    except QuarlError:
-        progress.best_return = -float("inf")
-        return
-    # Before its first evaluation a run may find the best of another.
-    if progress.best_timesteps and best["selection"]["mean"] > progress.best_return:
-        progress.best_return = best["selection"]["mean"]
-        progress.best_timesteps = best["timesteps"]
-
-
-def _cut_log(log: Path, timesteps: int) -> None:
-    """Drop the rows of steps that will be made anew, and what is no row."""
-    lines = log.read_bytes().splitlines(keepends=True) if log.exists() else []
-    steps = [line.split(b",")[0] for line in lines]
-    kept = [line for line, step in zip(lines[1:], steps[1:], strict=True)
-            if step.isdigit() and int(step) <= timesteps]  # fmt: skip
-    if len(kept) < len(lines) - 1:
-        write_atomically(log, b"".join([lines[0], *kept]))
 
 
 class _Monitor(BaseCallback):
@@ -284,41 +254,3 @@ def is_divergence(error: Exception, model: BaseAlgorithm) -> bool:
 def diverged(recipe: Recipe, timesteps: int) -> QuarlError:
     """What to raise when a parameter is not a number; the run keeps its last checkpoint."""
     return QuarlError(f"{recipe.name} diverged at step {timesteps}: NaN or infinity in the policy")
-
-
-def describe_run(
-    recipe: Recipe, seed: int, result: Evaluation, progress: Progress
-) -> dict[str, Any]:
-    """Where a trained policy came from, as JSON."""
-    return {
-        "trained_with": "quarl-nb train",
-        "hyperparameters": {name: _plain(v) for name, v in recipe.hyperparameters.items()},
-        "hyperparameters_source": recipe.source,
-        "n_envs": recipe.n_envs,
-        "normalize": recipe.normalize,
-        "action_noise": list(recipe.action_noise) if recipe.action_noise else None,
-        **_curriculum(recipe, progress),
-        "seed": seed,
-        "timesteps": progress.best_timesteps,
-        "timesteps_planned": recipe.timesteps,
-        "wall_s": round(progress.wall_s, 1),
-        "selection": {"mean": result.mean, "std": result.std, "episodes": len(result.returns),
-                      "first_seed": result.seeds[0], "env_id": recipe.judged_in or recipe.env_id},
-        **provenance.collect(),
-    }  # fmt: skip
-
-
-def _curriculum(recipe: Recipe, progress: Progress) -> dict[str, Any]:
-    """The curriculum as planned and as it went; nothing of a recipe without one."""
-    if recipe.curriculum is None:
-        return {}
-    stages = [list(stage) for stage in progress.stages]
-    return {"reward_scale": recipe.reward_scale,
-            "curriculum": {**asdict(recipe.curriculum), "stages": stages}}  # fmt: skip
-
-
-def _plain(value: Any) -> Any:
-    """A hyperparameter as JSON; a schedule by its value at the start of training."""
-    if callable(value):
-        return f"linear from {value(1.0)}"
-    return value
