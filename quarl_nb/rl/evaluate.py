@@ -61,9 +61,12 @@ class Evaluation:
         return float(np.std(self.returns))
 
     def as_measured(self) -> dict[str, Any]:
-        """Each episode's return, to `RETURN_DIGITS`, length and seed, as records keep them."""
+        """Each episode's return, to `RETURN_DIGITS`, and length, as records keep them.
+
+        Their seeds count up from the `first_seed` of a record's budget.
+        """
         returns = [float(f"{value:.{RETURN_DIGITS}g}") for value in self.returns]
-        return {"returns": returns, "lengths": self.lengths, "seeds": self.seeds}
+        return {"returns": returns, "lengths": self.lengths}
 
 
 def evaluate(

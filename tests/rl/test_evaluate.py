@@ -197,7 +197,7 @@ def test_the_same_seeds_give_the_same_returns():
 def test_records_keep_seven_digits_of_a_return():
     found = Evaluation([987.6608898639679, -1.234567891e-05, 1234567.0], [3, 1, 2], [7, 8, 9], 0.1)
     assert found.as_measured() == {
-        "returns": [987.6609, -1.234568e-05, 1234567.0], "lengths": [3, 1, 2], "seeds": [7, 8, 9],
+        "returns": [987.6609, -1.234568e-05, 1234567.0], "lengths": [3, 1, 2],
     }  # fmt: skip
 
 

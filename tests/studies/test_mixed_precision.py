@@ -87,7 +87,7 @@ def test_the_full_profile_trains_too(small):
     budget = {"repeats": 1, "stored": 40, "run_steps": 4, "timesteps": 40, "evaluations": 1,
               "eval_episodes": 1, "episodes": 1, "first_seed": 5}  # fmt: skip
     found = MIXED_PRECISION.measure(cell("bf16"), budget)
-    assert len(found.measured["returns"]) == 1 and found.measured["seeds"] == [5]
+    assert len(found.measured["returns"]) == len(found.measured["lengths"]) == 1
     assert found.measured["timesteps"] == 40
     assert found.arrays["eval_returns"].shape == (1, 1)
 

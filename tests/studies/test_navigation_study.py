@@ -88,7 +88,7 @@ def test_the_smoke_profile_runs_from_policy_to_records(project):
                                 ("affine4", "per_channel"), ("affine4", "qat")}  # fmt: skip
     ended = np.array([frame[outcome].tolist() for outcome in OUTCOMES])
     assert (ended.sum(axis=0) == 1).all()  # each episode in one way
-    assert frame["seeds"].map(tuple).nunique() == 1
+    assert frame["budget.first_seed"].nunique() == 1
     assert set(frame["network"]) == {"64x3"}
     assert set(frame["extra.who"]) == {"test"}
     assert frame.loc[("affine4", "qat"), "timesteps"] == TINY["qat_timesteps"]

@@ -47,7 +47,7 @@ def test_the_smoke_profile_runs_from_policy_to_records(project):
     frame = frame[frame["ranges"] == "minmax"].set_index("precision")
     assert set(frame.index) == {"fp32", "int8", "affine4"}
     assert frame.loc["fp32", "lengths"] == frame.loc["fp32", "returns"]  # reward 1 a step
-    assert frame["seeds"].map(tuple).nunique() == 1
+    assert frame["budget.first_seed"].nunique() == 1
     assert frame.loc["affine4", "weight_bytes"] < frame.loc["fp32", "weight_bytes"]
     assert set(frame["backend"]) == {"simulated"}
     assert set(frame["extra.who"]) == {"test"}

@@ -142,12 +142,18 @@ def loss_between(
         if found.empty:
             return None
         sides.append(found.iloc[0])
-    if sides[0]["seeds"] != sides[1]["seeds"] or not any(sides[0]["success"]):
+    if not _flew_the_same(*sides) or not any(sides[0]["success"]):
         return None
     base, ours = (np.asarray(side["success"], float) for side in sides)
     name = "/".join((*reference, *treatment))
     generator = np.random.default_rng(zlib.crc32(name.encode()))
     return relative_loss(base, ours, bootstrap_weights(len(base), generator, RESAMPLES))
+
+
+def _flew_the_same(one: pd.Series, other: pd.Series) -> bool:
+    """Whether two records are of episodes with the same seeds, which count up from the first."""
+    first, second = ((row["budget.first_seed"], len(row["success"])) for row in (one, other))
+    return first == second
 
 
 def bits(precision: str) -> int:
@@ -163,10 +169,9 @@ def _fall(
         return dict.fromkeys(("fall", "fall_low", "fall_high"), np.nan) | {
             "p_no_loss": 1.0, "p_loss": 1.0
         }  # fmt: skip
-    for seeds in group["seeds"]:
-        if seeds != full["seeds"]:
-            raise QuarlError(f"{full.name}: {group['precision'].iloc[0]} and fp32 flew different "
-                             "episodes; run both on the same")  # fmt: skip
+    if not all(_flew_the_same(full, row) for _, row in group.iterrows()):
+        raise QuarlError(f"{full.name}: {group['precision'].iloc[0]} and fp32 flew different "
+                         "episodes; run both on the same")  # fmt: skip
     base, ours = (np.asarray(flown, float) for flown in (full["success"], group["success"].iloc[0]))
     if not _one_tells(group["success"]):
         return _fall_over_trainings(group, base)

@@ -92,7 +92,7 @@ def flights(
                 "profile": "full", "policy": policy + ending, "network": network,
                 "precision": precision, "method": method, "seed": seed,
                 "success": success.tolist(), "crash": (1 - success).tolist(),
-                "timeout": [0] * episodes, "seeds": list(range(episodes)), "source": "measured",
+                "timeout": [0] * episodes, "budget.first_seed": 0, "source": "measured",
             })  # fmt: skip
     return pd.DataFrame(rows)
 
