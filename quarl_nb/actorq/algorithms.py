@@ -47,8 +47,8 @@ def make_algorithm(
         autocast: "bf16" lets a D4PG or DQN learner compute in bfloat16 (a RuntimeWarning where that
             is slower); "" in fp32.
         fused: one kernel for a whole step of Adam; without it torch makes a pass an operation.
-        options: of the algorithm, in place of its defaults; a `learning_rate` of "lin_3e-4" falls
-            from there to 0, as the RL Zoo writes it.
+        options: of the algorithm, in place of its defaults; a `learning_rate` or D4PG's
+            `actor_learning_rate` of "lin_3e-4" falls from there to 0, as the RL Zoo writes it.
 
     Raises:
         QuarlError: an unknown algorithm or environment, an algorithm that cannot act there,
@@ -66,8 +66,9 @@ def make_algorithm(
             options["autocast"] = torch.bfloat16
         else:
             policy = HalfDQNPolicy
-    if isinstance(rate := options.get("learning_rate"), str):
-        options["learning_rate"] = _schedule(rate)
+    for name in ("learning_rate", "actor_learning_rate"):
+        if isinstance(rate := options.get(name), str):
+            options[name] = _schedule(rate)
     hidden: Any = [width] * 3
     if algo != "dqn":
         hidden = dict(pi=hidden, qf=[critic_width] * 3)

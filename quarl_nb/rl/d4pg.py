@@ -18,7 +18,11 @@ from stable_baselines3.common.type_aliases import (
     ReplayBufferSamples,
     Schedule,
 )
-from stable_baselines3.common.utils import polyak_update, update_learning_rate
+from stable_baselines3.common.utils import (
+    FloatSchedule,
+    polyak_update,
+    update_learning_rate,
+)
 from stable_baselines3.td3.policies import Actor
 from torch.nn import functional as F
 from torch.nn.utils import clip_grad_norm_
@@ -41,9 +45,9 @@ class D4PG(TD3):
     Args:
         policy: "MlpPolicy", "CnnPolicy" or, with `n_steps` of 1, "MultiInputPolicy".
         learning_rate: of Adam, for actor and critic (Acme: 1e-4).
-        actor_learning_rate: in its place for the actor. The wider a layer, the more a step of
-            Adam changes what it computes: at 2048 units the actor's tanh saturates for good
-            before the critic has learned anything, unless its steps are small.
+        actor_learning_rate: in its place for the actor, a schedule too. The wider a layer, the
+            more a step of Adam changes what it computes: at 2048 units the actor's tanh saturates
+            for good before the critic has learned anything, unless its steps are small.
         learning_starts: environment steps before the first update (Acme's `min_replay_size`).
         n_steps: rewards summed before bootstrapping (Acme: 5).
         target_update_period: updates from one change of the target networks to the next
@@ -82,7 +86,7 @@ class D4PG(TD3):
         env: GymEnv | str,
         learning_rate: float | Schedule = 1e-4,
         *,
-        actor_learning_rate: float | None = None,
+        actor_learning_rate: float | Schedule | None = None,
         learning_starts: int = 1000,
         n_steps: int = 5,
         target_update_period: int = 100,
@@ -103,7 +107,9 @@ class D4PG(TD3):
         _check(Real, lambda x: 0 <= x <= 1, "from 0 to 1", tau=tau)
         # Clipping to a negative norm would turn the gradient around.
         _check(Real, lambda x: x > 0, "above 0", max_grad_norm=max_grad_norm)
-        optional = {"actor_learning_rate": actor_learning_rate, "max_dqda_norm": max_dqda_norm}
+        optional = {"max_dqda_norm": max_dqda_norm}
+        if not callable(actor_learning_rate):
+            optional["actor_learning_rate"] = actor_learning_rate
         _check(Real | None, lambda x: x is None or x > 0, "above 0 or None", **optional)
         distribution = {"n_atoms": n_atoms, "v_min": v_min, "v_max": v_max}
         super().__init__(
@@ -147,7 +153,8 @@ class D4PG(TD3):
         self.policy.set_training_mode(True)
         self._update_learning_rate([self.actor.optimizer, self.critic.optimizer])
         if self.actor_learning_rate is not None:
-            update_learning_rate(self.actor.optimizer, self.actor_learning_rate)
+            rate = FloatSchedule(self.actor_learning_rate)
+            update_learning_rate(self.actor.optimizer, rate(self._current_progress_remaining))
         losses = []
         for _ in range(gradient_steps):
             batch = self.replay_buffer.sample(batch_size, env=self._vec_normalize_env)

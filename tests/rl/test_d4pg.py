@@ -199,10 +199,12 @@ def test_targets_follow_every_period(batch: ReplayBufferSamples, tau: float) -> 
     assert_close(weights(model.actor_target, model.critic_target), expected)
 
 
-def test_the_actor_may_learn_at_a_rate_of_its_own(batch: ReplayBufferSamples) -> None:
-    alike, slower = (plain_gradient_descent(actor_learning_rate=rate) for rate in (None, 0.25))
+@pytest.mark.parametrize("slow", [0.25, lambda remaining: 0.5 * remaining])
+def test_the_actor_may_learn_at_a_rate_of_its_own(batch: ReplayBufferSamples, slow: Any) -> None:
+    alike, slower = (plain_gradient_descent(actor_learning_rate=rate) for rate in (None, slow))
     initial = weights(alike.actor)
     for model in (alike, slower):
+        model._current_progress_remaining = 0.5
         train_on(model, batch)
     assert_close(
         weights(slower.actor),
