@@ -75,7 +75,8 @@ def load_runs(
 
     Args:
         profile: None means the best profile with records; measured then is `FIRST_PROFILE`.
-        tasks: environments, e.g. "dm:cartpole-balance"; None means all.
+        tasks: environments, e.g. "dm:cartpole-balance"; None means all. Studies that have no tasks
+            to choose from are then only read, and whole.
 
     Raises:
         QuarlError: no such profile, or a task has no records (others do) and was not measured now.
@@ -83,14 +84,17 @@ def load_runs(
     frames = {}
     recorded: set[str] = set()
     for study in studies:
-        if recompute:
-            at = profile or store.best_profile(study) or FIRST_PROFILE
-            parameters = {"tasks": [*tasks]} if tasks else {}
+        at = profile or store.best_profile(study) or FIRST_PROFILE
+        chosen = tasks if tasks is not None and _has_tasks(study, at) else None
+        if recompute and chosen is None and tasks is not None:
+            print(f"{study} {at}: left out, it has no tasks to choose from")
+        elif recompute:
+            parameters = {"tasks": [*chosen]} if chosen else {}
             _measure(store, study, at, parameters, recompute, workers=1)
         frame = store.frame(study, profile)
-        recorded |= {*frame.get("env_id", ())}
-        if tasks is not None and "env_id" in frame:
-            frame = frame[frame["env_id"].isin([*tasks])].reset_index(drop=True)
+        if chosen is not None and "env_id" in frame:
+            recorded |= {*frame["env_id"]}
+            frame = frame[frame["env_id"].isin([*chosen])].reset_index(drop=True)
         frames[study] = frame
     _check_recorded("task", tasks, recorded)
     return frames
@@ -217,6 +221,13 @@ def _names_in(study: str, policies: Sequence[str]) -> list[str]:
     return [name for name in policies if name.startswith(PUBLIC) == study.endswith("_public")]
 
 
+def _has_tasks(study: str, profile: str) -> bool:
+    """Whether the study's matrix is of tasks that can be chosen."""
+    from quarl_nb.studies import get_study
+
+    return "tasks" in get_study(study).profiles.get(profile, ())
+
+
 def _check_recorded(what: str, names: Sequence[str] | None, recorded: Collection[str]) -> None:
     """Refuse a name that has no records, where there are records at all."""
     for name in (names or ()) if recorded else ():
@@ -233,11 +244,16 @@ def _measure(
     store: ResultStore, study: str, profile: str, parameters: Mapping[str, Any],
     recompute: bool, workers: int,
 ) -> None:
-    """Run the study's missing cells, with those of `parameters` that it has."""
+    """Run the study's missing cells, with those of `parameters` that it has.
+
+    Raises:
+        QuarlError: it has no such profile.
+    """
     from quarl_nb.runner import run_study
     from quarl_nb.studies import get_study
 
     asked = get_study(study)
+    check_choice(f"profile of study {study!r}", profile, asked.profiles)
     known = {name: parameters[name] for name in parameters if name in asked.profiles[profile]}
     try:
         done = run_study(asked, profile, store, workers, recompute=recompute, parameters=known,

@@ -128,10 +128,10 @@ def _cuda_uuids() -> set[str] | None:
     return None if "" in uuids else uuids
 
 
-def cpu_counter(rapl_dir: str | None = None) -> Counter | None:
+def cpu_counter() -> Counter | None:
     """The energy counter of the CPU or the board, None where there is none to read."""
     with suppress(OSError, SystemError):
-        return RaplCounter(rapl_dir or RAPL_DIR)
+        return RaplCounter(RAPL_DIR)
     with suppress(OSError, subprocess.SubprocessError, ValueError):
         return PmicCounter()
     return None

@@ -22,17 +22,14 @@ def utc_now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-def collect(code: Path | None = None) -> dict[str, Any]:
+def collect() -> dict[str, Any]:
     """The provenance of work done in this process from now on.
-
-    Args:
-        code: the source folder whose git state counts, by default this package's.
 
     Returns:
         git_commit, dirty (both None outside git), packages {name: version}, cpu, cpu_features,
         cores (usable by this process), gpu (None without one), os, python, start_time.
     """
-    commit, dirty = git_state(code or Path(__file__).parent)
+    commit, dirty = git_state(Path(__file__).parent)
     return {
         "git_commit": commit,
         "dirty": dirty,

@@ -59,11 +59,7 @@ def quantize_table(
         parse_precision(name, how)  # a wrong one is to be told before minutes of episodes
     check_counts(2, episodes=episodes)  # of one there is no interval
     check_seeds(first_seed)
-    net = load_policy(source, env_id=env_id, vecnormalize=vecnormalize, activation=activation)
-    env_id = env_id or named_by_file(net.spec.env_id)
-    if env_id is None:
-        raise QuarlError(f"'{source}' does not say where it acts: give the environment")
-    check_fits(net, env_id)
+    net, env_id = load_acting(source, env_id, vecnormalize, activation)
     subject = Subject(Path(str(source)).stem, net.spec.algo, env_id, net)
     budget = {"episodes": episodes, "first_seed": first_seed,
               "random_actions": random_actions_of(net.spec.head, env_id)}  # fmt: skip
@@ -87,6 +83,29 @@ def _measure(
     finally:
         torch.set_num_threads(threads)
     return pd.DataFrame(rows)
+
+
+def load_acting(
+    source: str | Path,
+    env_id: str | None = None,
+    vecnormalize: str | Path | None = None,
+    activation: str | None = None,
+) -> tuple[PolicyNet, str]:
+    """A policy, and the environment where it acts: `env_id`, by default what the policy says.
+
+    Args:
+        source, vecnormalize, activation: as `quantize_table` takes them.
+
+    Raises:
+        QuarlError: the policy cannot be read, does not fit the environment (`check_fits`), or no
+            environment is known, or only by its file, of a module whose code would run.
+    """
+    net = load_policy(source, env_id=env_id, vecnormalize=vecnormalize, activation=activation)
+    env_id = env_id or named_by_file(net.spec.env_id)
+    if env_id is None:
+        raise QuarlError(f"'{source}' does not say where it acts: name it (--env, env_id=)")
+    check_fits(net, env_id)
+    return net, env_id
 
 
 def check_fits(net: PolicyNet, env_id: str) -> None:

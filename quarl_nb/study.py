@@ -19,6 +19,13 @@ def canonical_json(value: Any) -> str:
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
+def network_name(hidden: Sequence[int]) -> str:
+    """An MLP's hidden sizes as cells name them: 64x3, or 4096-512-1024 where they differ."""
+    if not hidden:
+        return "linear"
+    return f"{hidden[0]}x{len(hidden)}" if len(set(hidden)) == 1 else "-".join(map(str, hidden))
+
+
 @dataclass(frozen=True)
 class Cell:
     """One point of a study's matrix (algorithm x environment x precision x seed ...).

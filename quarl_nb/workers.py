@@ -15,6 +15,7 @@ from quarl_nb import provenance
 from quarl_nb.energy import EnergyMeter
 from quarl_nb.errors import QuarlError
 from quarl_nb.processes import (
+    POLL_S,
     SPAWN,
     STOP_S,
     child_environment,
@@ -26,8 +27,6 @@ from quarl_nb.processes import (
 )
 from quarl_nb.store import ResultStore, to_json
 from quarl_nb.study import Study
-
-POLL_S = 0.5  # how soon a worker's death is noticed; results arrive at once
 
 
 @dataclass(frozen=True)

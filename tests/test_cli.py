@@ -277,6 +277,25 @@ def test_evaluate_runs_a_policy_by_name(capsys):
 
 
 @pytest.mark.parametrize("command", ["evaluate", "quantize", "export"])
+def test_every_command_says_alike_that_an_environment_is_to_be_named(
+    command, tmp_path, monkeypatch, capsys
+):
+    from quarl_nb.rl.policies import load_policy, save_policy
+
+    net = load_policy(POLICIES / "ppo-CartPole-v1")
+    net.spec = replace(net.spec, env_id=None)
+    monkeypatch.chdir(tmp_path)
+    save_policy(net, "policy", {})
+    arguments = [command, "policy", *(["--to", "out"] if command == "export" else [])]
+    assert main(arguments) == 2
+    assert capsys.readouterr().err == (
+        "error: 'policy' does not say where it acts: name it (--env, env_id=)\n"
+    )
+    assert main([*arguments, "--env", "Pendulum-v1"]) == 2
+    assert "observations of shape [4], 'Pendulum-v1' gives [3]" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["evaluate", "quantize", "export"])
 @pytest.mark.parametrize("prefix", ["", "rescaled:"])
 def test_the_module_that_a_policys_file_names_is_imported_only_if_the_user_names_it(
     command, prefix, tmp_path, monkeypatch, capsys

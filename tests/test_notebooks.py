@@ -18,6 +18,7 @@ from quarl_nb.render import LISTS, assigned_values, render_notebook
 from quarl_nb.report import paper
 from quarl_nb.report.actorq.testing import make_records, write_runs
 from quarl_nb.report.edge import testing as edge_testing
+from quarl_nb.runner import RunSummary
 from quarl_nb.store import ResultStore
 from quarl_nb.studies.actorq import RUNTIME, SPEEDUP
 from quarl_nb.studies.tasks import get_task
@@ -247,6 +248,16 @@ def test_weights_that_order_the_losses_predict_them(store, shown):
     assert text.count("<picture>") == 1
 
 
+def test_policies_whose_short_labels_are_the_same_keep_their_rows(tmp_path, shown):
+    made = ResultStore(tmp_path / "records")
+    for rank, policy in enumerate(("dqn-CartPole-v0", "dqn-CartPole-v1")):
+        write_policy(made, policy, rank)
+    for name in ("02_sweet_spot", "04_weight_distributions"):
+        text = shown(name, records=str(made.root))
+        assert "DQN CartPole-v0" in text and "DQN CartPole-v1" in text
+    assert "They are those of DQN CartPole-v1." in text
+
+
 def test_weights_that_lose_nothing_by_quantization_are_shown_too(tmp_path, shown):
     """As those of a policy that was trained on the levels: no noise, null on disk."""
     made = ResultStore(tmp_path / "records")
@@ -355,7 +366,7 @@ def test_the_pi_notebook_tells_what_is_published_measured_and_modelled(tmp_path,
     assert "- **not reproduced**: “Policies II and III take more memory than the total RAM" in text
     assert "- **reproduced**: “Policy I 3L, MLP, 64 Nodes" in text
     assert "- **inconclusive**: “quantizing larger models" in text
-    assert "assumed: a card" in text
+    assert "assumed: a card" in text and "1.580" in text  # of the code, as no record here has it
 
 
 def test_chosen_policies_are_the_only_ones_shown(store, shown):
@@ -413,9 +424,35 @@ def test_a_task_without_records_is_named(tmp_path):
         load_runs(made, ["actorq"], tasks=["dm:walker-stnd"])
 
 
+def test_a_study_that_has_no_tasks_is_read_whole_and_not_measured(tmp_path, monkeypatch, capsys):
+    measured = []
+
+    def measure(study, profile, *arguments, parameters, **options):
+        measured.append((study.name, parameters))
+        return RunSummary(done=1, skipped=0, failed=0, total=1)
+
+    monkeypatch.setattr("quarl_nb.runner.run_study", measure)
+    made = ResultStore(tmp_path)
+    write_runs(made, "actorq", make_records(["Walker Stand", "Cartpole (Gym)"], ["fp32/torch"]))
+    cell = {"algo": "dqn", "env_id": "Pendulum-v1", "variant": "int8", "width": 64, "seed": 0}
+    write_record(made, "actorq_variants", cell, {}, {"returns": [1.0]})
+    tasks = ["dm:walker-stand"]
+    frames = load_runs(made, ["actorq", "actorq_variants"], None, tasks, recompute=True)
+    assert measured == [("actorq", {"tasks": tasks})]
+    assert {*frames["actorq"]["env_id"]} == {*tasks} and len(frames["actorq_variants"]) == 1
+    assert "actorq_variants full: left out" in capsys.readouterr().out
+    with pytest.raises(QuarlError, match="unknown task with records 'Pendulum-v1'"):
+        load_runs(made, ["actorq", "actorq_variants"], tasks=["Pendulum-v1"])
+    load_runs(made, ["actorq_variants"], recompute=True)
+    assert measured[1:] == [("actorq_variants", {})]
+
+
 def test_a_profile_that_there_is_not_is_named(store):
     with pytest.raises(QuarlError, match="unknown profile 'ful'; did you mean 'full'"):
         load_runs(store, ["actorq"], "ful")
+    for tasks in (None, ["dm:walker-stand"]):
+        with pytest.raises(QuarlError, match="unknown profile.* 'ful'; did you mean 'full'"):
+            load_runs(store, ["actorq"], "ful", tasks, recompute=True)
 
 
 def test_runs_and_their_tasks_are_counted_in_words() -> None:

@@ -6,7 +6,7 @@ import math
 import pytest
 
 from quarl_nb.errors import QuarlError
-from quarl_nb.study import Cell, resolve_parameters
+from quarl_nb.study import Cell, network_name, resolve_parameters
 from quarl_nb.testing import FakeStudy
 
 
@@ -84,3 +84,9 @@ def test_elements_of_an_empty_list_are_of_the_type_that_another_profile_has():
     assert resolve_parameters(study, "smoke", {"nothing": ["x", 1]})["nothing"] == ["x", 1]
     with pytest.raises(QuarlError, match=r"'seeds'\[1\] must be int, not 'x'"):
         resolve_parameters(study, "smoke", {"seeds": [0, "x"]})
+
+
+def test_networks_are_named_by_their_hidden_sizes():
+    assert network_name([64, 64, 64]) == "64x3" and network_name([32]) == "32x1"
+    assert network_name([4096, 512, 1024]) == "4096-512-1024"
+    assert network_name([]) == "linear"

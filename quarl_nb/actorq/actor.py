@@ -24,9 +24,14 @@ ACTIVITIES = ("environment", "inference", "pull", "deserialize", "load", "send",
 class Actor(Timed):
     """Steps its environments with the newest policy that it opened.
 
+    Attributes:
+        interrupted: set by another thread: `collect` is to end with the step that it makes.
+
     Raises:
         QuarlError: an environment raised, or is not the policy's.
     """
+
+    interrupted = False
 
     def __init__(self, task: ActorTask) -> None:
         super().__init__(ACTIVITIES)
@@ -109,7 +114,7 @@ class Actor(Timed):
 
         Raises:
             QuarlError: no variables were opened yet, or those of another network; an environment
-                raised or returned observations of another shape.
+                raised or returned observations of another shape; it was interrupted.
         """
         n = len(self.envs)
         obs = np.empty((steps + 1, n, *self._obs.shape[1:]), self._obs.dtype)
@@ -119,6 +124,8 @@ class Actor(Timed):
         actions, episodes = [], []
         obs[0] = self._obs
         for t in range(steps):
+            if self.interrupted:
+                raise QuarlError("the run is over")
             action = self._actions(obs[t], orders)
             actions.append(action.copy())  # an environment may change its own in place
             started = perf_counter()

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import cloudpickle
@@ -14,11 +12,13 @@ import gymnasium as gym
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 
 from quarl_nb.actorq.environments import env_factory, random_observations
+from quarl_nb.actorq.exploration import left_out
 from quarl_nb.actorq.learner import Learner
 from quarl_nb.actorq.process import run_process
 from quarl_nb.actorq.replay import check_algorithm
 from quarl_nb.actorq.result import Result
-from quarl_nb.actorq.run import Run, Saving
+from quarl_nb.actorq.run import Run
+from quarl_nb.actorq.saving import Saving, with_paths
 from quarl_nb.actorq.serial import run_serial
 from quarl_nb.actorq.settings import ActorTask, Settings
 from quarl_nb.errors import QuarlError, UnavailableError, check_choice, check_counts, one_line
@@ -54,6 +54,11 @@ class ActorQ:
     The learner is the algorithm itself, in full precision, trained in place: afterwards save it,
     evaluate it, or go on with it as with any stable-baselines3 model.
 
+    Actors act with the policy's mean or best action and explore by noise of their own, `noise_max`
+    or the algorithm's epsilon: of a stochastic policy (SAC, TQC) they draw no samples, and neither
+    `use_sde` nor `action_noise` has an effect on them. How often the learner learns is
+    `samples_per_insert`'s to say, not `train_freq`'s and `gradient_steps`' (see `Settings`).
+
     Args:
         algorithm: DQN, DDPG, TD3, SAC, D4PG or another off-policy algorithm with one environment.
         env: where actors act: a name (see `quarl_nb.rl.envs`) or a function that makes one
@@ -82,21 +87,22 @@ class ActorQ:
         **settings: Any,
     ) -> None:
         check_algorithm(algorithm)
-        if algorithm.action_noise is not None:
-            logger.warning("ActorQ's actors bring their own noise (noise_max), not action_noise")
+        if own := left_out(algorithm):
+            logger.warning("ActorQ's actors bring their own noise (noise_max), not %s",
+                           " or ".join(own))
         check_choice("engine", engine, ENGINES)
         for name in settings:
             check_choice("setting of ActorQ", name, [
                 *Settings.__dataclass_fields__, "env", "engine", "saving", "quantizer"])
         self.algorithm, self.engine = algorithm, engine
-        self.saving, self.quantizer = _with_paths(saving or Saving()), quantizer
+        self.saving, self.quantizer = with_paths(saving or Saving()), quantizer
         self.settings = Settings(**settings)
         if self.settings.ez_greedy and not isinstance(algorithm.action_space, gym.spaces.Discrete):
             raise QuarlError(f"ez_greedy is of discrete actions, not of {algorithm.action_space}")
         if self.settings.seed is None:
             self.settings = replace(self.settings, seed=algorithm.seed or 0)
         self.make_env = env_factory(algorithm, env)
-        self.result = Result()
+        self.result, self._runs = Result(), 0
         if engine != "serial":
             _check_pickles("the function that makes environments", self.make_env)
             _check_pickles("the quantizer", quantizer)
@@ -113,8 +119,9 @@ class ActorQ:
         """Train until the actors have made `total_steps` environment steps in all.
 
         (The last message may reach beyond it by less than its length.) Continues from the
-        checkpoint where there is one. Ctrl-C ends the run cleanly; what was done is in the result,
-        as it is in `self.result` after an error.
+        checkpoint where there is one, else each call is a run of its own, with other random
+        numbers. Ctrl-C ends the run cleanly; what was done is in the result, as it is in
+        `self.result` after an error.
 
         Args:
             on_message: called with the result so far, after every message of an actor.
@@ -150,6 +157,7 @@ class ActorQ:
             stopped = str(error)
             raise
         finally:
+            self._runs += run.result.steps > 0
             _close(run, stopped)
         return self.result
 
@@ -157,11 +165,12 @@ class ActorQ:
         learning_starts = self.algorithm.learning_starts
         try:
             progress = self._resume()
+            settings = self.settings if progress.timesteps else self.settings.of_run(self._runs)
             # The replay buffer draws from numpy's global generator. A resumed run goes on with
             # other numbers than the ones it began with.
-            self.algorithm.set_random_seed(int(self.settings.seed or 0) + progress.timesteps)
+            self.algorithm.set_random_seed(int(settings.seed or 0) + progress.timesteps)
             learner = Learner(
-                self.algorithm, self.settings, total_steps, resumed=progress.timesteps > 0,
+                self.algorithm, settings, total_steps, resumed=progress.timesteps > 0,
                 updates=progress.updates or 0, ahead=progress.ahead,
                 put_off=self.algorithm.learning_starts - learning_starts,
             )  # fmt: skip
@@ -175,12 +184,13 @@ class ActorQ:
         if path is None or not path.exists():
             return Progress()
         progress = load_checkpoint(path, self.algorithm)
+        self.saving.forget_lost(progress.timesteps)
         if progress.updates is None:  # older checkpoints do not tell; most algorithms began anew
             progress.updates = self.algorithm._n_updates
         return progress
 
     def _tasks(self, learner: Learner) -> list[ActorTask]:
-        spec, settings = learner.policy().spec, self.settings
+        spec, settings = learner.policy().spec, learner.settings
         calibration = None
         convolves = any(layer.kind == "conv2d" for layer in spec.layers)
         if convolves and parse_precision(settings.precision).activation is not None:
@@ -201,18 +211,6 @@ def _close(run: Run, stopped: str) -> None:
     except KeyboardInterrupt:  # would hide the result, or the error that ended the run
         if stopped == "done":
             run.result.stopped = "interrupted"
-
-
-def _with_paths(saving: Saving) -> Saving:
-    """Users write paths as strings, too."""
-    if not isinstance(saving, Saving):
-        raise QuarlError(f"saving is {saving!r}; Saving(checkpoint=...) or None")
-    for name in ("checkpoint", "snapshots"):
-        path = getattr(saving, name)
-        if not isinstance(path, str | os.PathLike | None):
-            raise QuarlError(f"Saving({name}=...) is {path!r}; a path or None")
-        saving = replace(saving, **{name: Path(path) if path else None})  # type: ignore[arg-type]
-    return saving
 
 
 def _check_pickles(what: str, value: Any) -> None:

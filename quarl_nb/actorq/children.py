@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable
@@ -30,6 +31,8 @@ from quarl_nb.processes import (
     end_with_parent,
     keep_freed_memory,
 )
+
+LEAVE_S = 1.0  # how long what is closed may go on with its message before it is interrupted
 
 
 class Child:
@@ -89,12 +92,17 @@ class Child:
 
     def close(self) -> None:
         self.connection.close()  # its next read or write of the pipe fails
-        self.ends_at = time.monotonic() + STOP_S
+        self.closed_at = time.monotonic()
+
+    def interrupt(self) -> None:
+        if self.process.is_alive():
+            self.process.join(max(0.0, self.closed_at + LEAVE_S - time.monotonic()))
+            self.process.terminate()
 
     def end(self) -> None:
         if not self.connection.closed:
             self.close()
-        end_child(self.process, self.ends_at - time.monotonic())
+        end_child(self.process, self.closed_at + STOP_S - time.monotonic())
 
     def death(self) -> str:
         return death(self.process.exitcode)
@@ -124,6 +132,7 @@ def act(connection: Connection, pickled: bytes, payloads: SharedVariables) -> No
             send(connection, actor.report(transitions, clock.lap()), actor.seconds)
             leave -= 1
     finally:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # closing is not interrupted
         actor.close()
 
 
@@ -163,23 +172,28 @@ def _newest(shared: SharedVariables) -> Variables:
 
 
 def _run(body: Callable[..., None], connection: Connection, *arguments: Any) -> None:
-    """Run a body until the parent closes the pipe."""
+    """Run a body until the parent closes the pipe, or interrupts it."""
     end_with_parent()
+    # SIGTERM ends it as Ctrl-C would, which a child has none of: environments are closed first.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     # Else a process that the environment starts would hold the pipe: if this one dies amid a
     # message, the learner would wait for the rest of it.
     os.register_at_fork(after_in_child=connection.close)
     os.set_inheritable(connection.fileno(), False)
     torch.set_num_threads(1)
     keep_freed_memory()
+    exit_code = 0
     try:
         body(connection, *arguments)
     except (EOFError, ConnectionError):
         pass
+    except KeyboardInterrupt:
+        exit_code = 128 + signal.SIGTERM
     except Exception as error:
         _send_last(connection, Failure.of(error))
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(0)  # taking torch's modules down would take a second
+    os._exit(exit_code)  # taking torch's modules down would take a second
 
 
 def _send_last(connection: Connection, failure: Failure) -> None:

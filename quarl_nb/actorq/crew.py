@@ -83,6 +83,8 @@ class Crew(ABC, Generic[M]):
         for member in self.members.values():
             member.close()
         for member in self.members.values():
+            member.interrupt()
+        for member in self.members.values():
             member.end()
 
     @abstractmethod

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 import numpy as np
+from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 
 from quarl_nb.actorq.settings import Settings
 from quarl_nb.rl.spec import Head
@@ -77,3 +78,14 @@ def exploration(
     if head.discrete:
         return EpsilonGreedy(settings.envs_per_actor, n_outputs, settings.ez_greedy, rng)
     return GaussianNoise(head, settings.noise(actor), rng)
+
+
+def left_out(algorithm: OffPolicyAlgorithm) -> list[str]:
+    """How an algorithm would explore continuous actions by itself, and its actors do not."""
+    ways = {
+        "action_noise": algorithm.action_noise is not None,
+        # SAC's, TQC's; the actors of DDPG, TD3 and D4PG have no distribution.
+        "samples of the policy": hasattr(getattr(algorithm, "actor", None), "action_dist"),
+        "use_sde": algorithm.use_sde,
+    }
+    return [way for way, used in ways.items() if used]

@@ -55,6 +55,9 @@ class Member(Protocol):
     def close(self) -> None:
         """Let it end."""
 
+    def interrupt(self) -> None:
+        """After `close`: have it end amid its message, which may take an environment minutes."""
+
     def end(self) -> None:
         """Wait until it ended; kill it where it does not."""
 

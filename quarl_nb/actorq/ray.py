@@ -86,6 +86,10 @@ class Remote:
         if self.up:
             self._closing = [self.handle.close.remote()]
 
+    def interrupt(self) -> None:
+        if self.up:
+            self.handle.interrupt.remote()
+
     def end(self) -> None:
         if self._closing:
             ray.wait(self._closing, timeout=STOP_S)

@@ -77,6 +77,11 @@ class RemoteActor:
         self._left = perf_counter()
         return message
 
+    @ray.method(concurrency_group="variables")
+    def interrupt(self) -> None:
+        """Let `close`, which comes after all that it has to do, come after the step it makes."""
+        self._actor.interrupted = True
+
     def close(self) -> None:
         self._actor.close()
 
@@ -99,6 +104,8 @@ class RemoteQuantizer:
     @_guarded
     def work(self, weights: Variables) -> tuple[Variables, float]:
         return self._quantize(weights), self._cpu.lap()
+
+    def interrupt(self) -> None: ...
 
     def close(self) -> None: ...
 

@@ -7,59 +7,18 @@ import math
 import sys
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
-from pathlib import Path
 
 from tqdm import tqdm
 
 from quarl_nb.actorq.learner import Learner
 from quarl_nb.actorq.result import CpuClock, Result, Snapshot
+from quarl_nb.actorq.saving import Saving
 from quarl_nb.actorq.settings import Transitions
-from quarl_nb.errors import QuarlError, check_at_least, check_counts
-from quarl_nb.paths import make_file_writable, make_writable
-from quarl_nb.rl.checkpoint import Progress, has_finite_weights, held, save_checkpoint
+from quarl_nb.errors import QuarlError
+from quarl_nb.rl.checkpoint import Progress, has_finite_weights, save_checkpoint
 from quarl_nb.rl.policies import save_policy
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Saving:
-    """What a run leaves on disk while it goes.
-
-    Attributes:
-        checkpoint: file to resume from, written every `checkpoint_every_s` seconds; or None.
-        snapshots: folder for the learner's policy every `snapshot_every` steps; or None.
-        snapshot_every: 0 for the first and the last policy alone.
-
-    Raises:
-        QuarlError: a period is no number (of steps: no integer), or less than 0.
-    """
-
-    checkpoint: Path | None = None
-    checkpoint_every_s: float = 60.0
-    snapshots: Path | None = None
-    snapshot_every: int = 0
-
-    def __post_init__(self) -> None:
-        check_at_least(0, checkpoint_every_s=self.checkpoint_every_s)
-        check_counts(0, snapshot_every=self.snapshot_every)
-
-    def prepare(self) -> None:
-        """Make the folders, so that what cannot be written is told before hours of training.
-
-        Raises:
-            QuarlError: a folder cannot be made or written.
-        """
-        if self.checkpoint:
-            make_file_writable(self.checkpoint)
-        if self.snapshots:
-            make_writable(self.snapshots)
-
-    def held(self) -> AbstractContextManager[None]:
-        """Keep other runs from the checkpoint meanwhile; a QuarlError where one uses it."""
-        return held(self.checkpoint) if self.checkpoint else nullcontext()
 
 
 def _is_watched() -> bool:
@@ -91,7 +50,9 @@ class Run:
         self._updates_before = learner.updates
         self.on_message = on_message
         self._wall_before_s = progress.wall_s
-        self._next_snapshot: float = learner.steps
+        # One that is resumed has its first already.
+        again = learner.steps and not saving.snapshot_every
+        self._next_snapshot: float = math.inf if again else learner.steps
         self.start_clock()
         self._bar = tqdm(
             total=total_steps, initial=learner.steps, desc="ActorQ", unit="step",
@@ -188,7 +149,7 @@ class Run:
         steps, result = self.learner.steps, self.result
         self.count_cpu("learner")
         cpu_s = dict(result.cpu_s)
-        folder = self.saving.snapshots / f"{steps:09d}"
+        folder = self.saving.snapshot(steps)
         with self.learner.timed("save"):
             save_policy(self.learner.policy(), folder, {})
         result.snapshots.append(Snapshot(steps, self.learner.updates, wall_s, folder, cpu_s))

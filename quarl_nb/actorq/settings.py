@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from numbers import Real
 
 import gymnasium as gym
 import numpy as np
 
-from quarl_nb.errors import QuarlError, check_choice, check_counts, check_seeds
+from quarl_nb.errors import SEEDS, QuarlError, check_choice, check_counts, check_seeds
 from quarl_nb.inference import RUNTIMES
 from quarl_nb.quant import parse_precision
 from quarl_nb.rl.policies import PolicyNet
@@ -30,6 +30,8 @@ class Settings:
     n_actors: int = 4
     envs_per_actor: int = 1  # stepped together, one batch of inference
     pull_period: int = 1000  # environment steps of one actor between two pulls
+    # By the learner. SB3's train_freq and gradient_steps, which have no effect here, ask for
+    # batch_size * gradient_steps / train_freq.
     samples_per_insert: float = 16.0
     publish_period: int | None = None  # learner updates between publications; None: 2 per pull
     # Open what is pulled even if it acts already: what pulls cost where each finds a newer one.
@@ -62,6 +64,16 @@ class Settings:
             raise QuarlError(f"samples_per_insert is {self.samples_per_insert}; more than 0")
         if self.noise_max < 0:
             raise QuarlError(f"noise_max is {self.noise_max}; at least 0")
+
+    def of_run(self, run: int) -> Settings:
+        """Those of the `run`-th run of one `ActorQ`, from 0: each later one has a seed of its own.
+
+        Else its actors would make the random warm-up again, transition for transition.
+        """
+        if not run:
+            return self
+        (mixed,) = np.random.SeedSequence([self.seed or 0, run]).generate_state(1)
+        return replace(self, seed=int(mixed) % SEEDS)
 
     def noise(self, actor: int) -> float:
         """Sigma of an actor's Gaussian action noise, spread evenly over 0 to `noise_max`.

@@ -6,8 +6,12 @@ import argparse
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from quarl_nb.errors import QuarlError
+
+if TYPE_CHECKING:
+    import numpy as np
 
 
 def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
@@ -32,42 +36,39 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
 
 def export_command(options: argparse.Namespace) -> int:
     """Write a folder that runs a policy on a board: ONNX, plain C and a benchmark."""
-    import numpy as np
-
     from quarl_nb.cli.policies import policy_source
-    from quarl_nb.edge.export import export_policy, record_observations
-    from quarl_nb.quantize import check_fits
-    from quarl_nb.rl.envs import named_by_file
-    from quarl_nb.rl.observations import CALIBRATION_STEPS
+    from quarl_nb.edge.export import export_policy
+    from quarl_nb.quantize import check_fits, load_acting
+    from quarl_nb.rl.observations import CALIBRATION_STEPS, collect_observations
     from quarl_nb.rl.policies import load_policy
 
-    net = load_policy(policy_source(options.policy), env_id=options.env,
-                      vecnormalize=options.vecnormalize, activation=options.activation)
-    env_id = options.env or net.spec.env_id
-    if options.observations is not None:
+    source = policy_source(options.policy)
+    if options.observations is None:
+        net, env_id = load_acting(source, options.env, options.vecnormalize, options.activation)
+        obs = collect_observations(net, env_id, CALIBRATION_STEPS, seed=0)
+    else:  # no environment is needed
+        net = load_policy(source, env_id=options.env, vecnormalize=options.vecnormalize,
+                          activation=options.activation)
         if options.env:
             check_fits(net, options.env)
-        try:
-            with options.observations.open("rb") as file:
-                obs = np.lib.format.read_array(file, allow_pickle=False)
-        except OSError as error:
-            raise QuarlError(f"cannot read '{options.observations}': {error.strerror}") from error
-        except Exception as error:  # numpy parses the header as Python, which fails in many ways
-            raise QuarlError(f"'{options.observations}' is not a .npy of observations") from error
-    elif env_id is None:
-        raise QuarlError(
-            f"{options.policy!r} does not say where it acts: give --env or --observations"
-        )
-    else:
-        if not options.env:
-            named_by_file(env_id)
-        check_fits(net, env_id)
-        obs = record_observations(net, env_id, CALIBRATION_STEPS)
+        obs = _read_observations(options.observations)
     name = os.path.basename(os.path.abspath(options.policy))  # "." has one, too
     folder = export_policy(net, options.precision, options.to, obs,
-                           name=name, ranges=options.ranges, env_id=env_id)
+                           name=name, ranges=options.ranges, env_id=options.env)
     print(f"{folder}: on the board, `make` and then `python3 benchmark.py`")
     return 0
+
+
+def _read_observations(path: Path) -> np.ndarray:
+    import numpy as np
+
+    try:
+        with path.open("rb") as file:
+            return np.lib.format.read_array(file, allow_pickle=False)
+    except OSError as error:
+        raise QuarlError(f"cannot read '{path}': {error.strerror}") from error
+    except Exception as error:  # numpy parses the header as Python, which fails in many ways
+        raise QuarlError(f"'{path}' is not a .npy of observations") from error
 
 
 def edge_command(options: argparse.Namespace) -> int:

@@ -66,20 +66,14 @@ def evaluate_command(options: argparse.Namespace) -> int:
     """Run a policy for some episodes, in any precision (simulated)."""
     from quarl_nb.inference import fast_policy
     from quarl_nb.quant import parse_precision
-    from quarl_nb.quantize import check_fits
-    from quarl_nb.rl.envs import named_by_file
+    from quarl_nb.quantize import load_acting
     from quarl_nb.rl.evaluate import evaluate
-    from quarl_nb.rl.policies import load_policy
     from quarl_nb.studies.ptq import quantize_policy
 
     precision = parse_precision(options.precision, options.ranges)
     check_seeds(options.seed)
-    net = load_policy(policy_source(options.policy), env_id=options.env,
-                      vecnormalize=options.vecnormalize, activation=options.activation)
-    env_id = options.env or named_by_file(net.spec.env_id)
-    if env_id is None:
-        raise QuarlError(f"{options.policy!r} does not say where it acts: give --env")
-    check_fits(net, env_id)
+    net, env_id = load_acting(policy_source(options.policy), options.env,
+                              options.vecnormalize, options.activation)
     quantized = quantize_policy(net, precision, env_id)
     seeds = range(options.seed, options.seed + options.episodes)
     result = evaluate(fast_policy(quantized), env_id, seeds)

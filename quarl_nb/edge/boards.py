@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -106,3 +107,12 @@ RUNTIME_BYTES = {
         63.9e6, "measured on x86-64: VmRSS of benchmark.py with onnxruntime 1.31.0, 64x3 int8"
     ),
 }
+
+
+def model_inputs(board: Board) -> dict[str, Any]:
+    """All that the model takes for `board`, as records hold it: the fields of a `Board`, and
+    macs_per_cycle_<precision> of its core and runtime_bytes_<runtime>; {"value", "source"} each."""
+    rates = {f"macs_per_cycle_{precision}": asdict(rate)
+             for (cpu, precision), rate in MACS_PER_CYCLE.items() if cpu == board.cpu}  # fmt: skip
+    held = {f"runtime_bytes_{runtime}": asdict(size) for runtime, size in RUNTIME_BYTES.items()}
+    return asdict(board) | rates | held

@@ -23,6 +23,7 @@ from quarl_nb.errors import QuarlError, UnavailableError
 TIMEOUT_S = 300
 PERCENTILES = (10, 50, 90, 99)
 QEMU = "qemu-aarch64"
+COUNTED = 4  # decisions whose instructions are counted
 MAPPED = 2  # SHF_ALLOC: the section takes memory when the program runs
 
 
@@ -164,11 +165,11 @@ def _sections(content: bytes, file: str) -> dict[str, tuple[int, int, int]]:
     return found
 
 
-def instructions_per_decision(program: Path, calls: int = 4) -> int:
+def instructions_per_decision(program: Path) -> int:
     """Instructions that one `policy_run` executes, counted by the emulator.
 
-    The difference between runs of `calls` and of twice as many, so that start and end drop out;
-    it holds the few instructions of the loop around each call.
+    The difference between runs of `COUNTED` decisions and of twice as many, so that start and end
+    drop out; it holds the few instructions of the loop around each call.
 
     Raises:
         UnavailableError: no emulator, or none that takes the plugin.
@@ -180,13 +181,13 @@ def instructions_per_decision(program: Path, calls: int = 4) -> int:
         run_tool([*this_machine().command, "-shared", "-fPIC", "-o", str(plugin),
                   str(DEVICE / "count_instructions.c")], DEVICE)  # fmt: skip
         counts = []
-        for n in (calls, 2 * calls):
+        for n in (COUNTED, 2 * COUNTED):
             command = [QEMU, "-plugin", str(plugin), str(program), str(-n)]
             found = re.search(r"^instructions (\d+)$", _start(command, program.parent).stderr, re.M)
             if found is None:
                 raise UnavailableError(f"{QEMU} does not take the plugin that counts instructions")
             counts.append(int(found[1]))
-    return (counts[1] - counts[0]) // calls
+    return (counts[1] - counts[0]) // COUNTED
 
 
 def run_tool(

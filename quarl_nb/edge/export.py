@@ -24,7 +24,6 @@ from quarl_nb.inference.graph import Graph
 from quarl_nb.inference.integer import BlockGraph, StaticGraph
 from quarl_nb.paths import write_atomically
 from quarl_nb.quant import Precision, parse_precision, quantize_module, weight_bytes
-from quarl_nb.rl.observations import collect_observations
 from quarl_nb.rl.policies import PolicyNet
 
 FORMAT_VERSION = 1
@@ -108,11 +107,6 @@ def export_policy(
         "observations.npz": recorded.getvalue(),
     })  # fmt: skip
     return folder
-
-
-def record_observations(net: PolicyNet, env_id: str, n: int, seed: int = 0) -> np.ndarray:
-    """About `n` observations that the policy meets in its environment, ``[n, *obs_shape]``."""
-    return collect_observations(net, env_id, n, seed)
 
 
 def onnx_graph(net: PolicyNet, precision: Precision, obs: np.ndarray) -> Graph:

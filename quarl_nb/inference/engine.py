@@ -16,12 +16,9 @@ class Engine(Protocol):
     """A network that is ready to run.
 
     Attributes:
-        precision, runtime: what it computes in, and with.
         payload_bytes: length of the payload that it was opened from.
     """
 
-    precision: str
-    runtime: str
     payload_bytes: int
 
     def run(self, obs: np.ndarray) -> np.ndarray:

@@ -18,10 +18,8 @@ ort.disable_telemetry_events()  # it keeps an identity in the user's home folder
 class OnnxEngine:
     """One single-threaded session on the CPU; its weights are the payload's own bytes."""
 
-    runtime = "onnxruntime"
-
     def __init__(self, content: Payload, payload_bytes: int) -> None:
-        self.precision, self.payload_bytes = content.precision, payload_bytes
+        self.payload_bytes = payload_bytes
         self._shape, self._dtype = content.obs_shape, np.dtype(content.obs_dtype)
         self._tensors = content.tensors  # the session reads weights from these views
         values = [ort.OrtValue.ortvalue_from_numpy(array) for array in content.tensors.values()]

@@ -43,10 +43,8 @@ def describe(net: PolicyNet, precision: str) -> tuple[bytes, dict[str, np.ndarra
 class TorchEngine:
     """Eager modules; threads are as the process has set them."""
 
-    runtime = "torch"
-
     def __init__(self, content: Payload, payload_bytes: int) -> None:
-        self.precision, self.payload_bytes = content.precision, payload_bytes
+        self.payload_bytes = payload_bytes
         self._shape, self._dtype = content.obs_shape, np.dtype(content.obs_dtype)
         check_choice("precision of the payload", content.precision, DTYPES)
         self._computes_in = DTYPES[content.precision]

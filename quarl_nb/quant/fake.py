@@ -91,11 +91,6 @@ class FakeQuantize(ResizingModule):
     def set_extra_state(self, state: Any) -> None:
         self.observing, self.enabled = state.tolist()
 
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
-        # States of the first version do not tell: it stays as it is.
-        state_dict.setdefault(f"{prefix}_extra_state", self.get_extra_state())
-        super()._load_from_state_dict(state_dict, prefix, *rest)
-
     def forward(self, x: Tensor) -> Tensor:
         """`x` on the levels of the format, same shape (`x` itself while not `enabled`)."""
         if isinstance(self.config.granularity, PerGroup):

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from functools import cache, lru_cache
 
 import numpy as np
 import pandas as pd
 
 from quarl_nb.errors import QuarlError
-from quarl_nb.report.compare import relative_loss
+from quarl_nb.report.compare import Loss, relative_loss
 from quarl_nb.report.stats import Floats, Interval, bootstrap_weights, mean_interval
 
 REFERENCE = "fp32"
@@ -19,9 +20,12 @@ PUBLIC = "public/"
 RANGES = {"minmax": "min-max", "per_channel": "per channel", "percentile": "percentile",
           "mse": "least squares"}  # fmt: skip
 _POLICY = re.compile(
-    r"(?P<algo>[a-z0-9]+(-(gru|ddqn))?)-(?P<env>.+?)((NoFrameskip|Deterministic)?-v[0-9.]+)?$"
+    r"(?P<algo>[a-z0-9]+(-(gru|ddqn))?)-(?P<env>.+?)"
+    r"(?P<ending>(NoFrameskip|Deterministic)?-v[0-9.]+)?$"
 )
 _WIDTH = re.compile(r"(?:affine|legacy)(\d+)$")
+# Where a record tells which policy it is of: of one's own by the first, of the suite's the second.
+_TENSORS, _TRAINED = "budget.tensors_sha256", "extra.start_time"
 
 
 def bits_of(precision: str) -> int | None:
@@ -36,12 +40,13 @@ def ptq_records(
 ) -> pd.DataFrame:
     """The rows that hold returns, at `precisions` (and fp32), of `algos`, ...; () means all.
 
-    `ranges` is filled with its default and `algo` is in lower case. Of a policy's name that was
-    given to another (algorithm or environment) since, only the newest counts.
+    `ranges` is filled with its default, `algo` is in lower case, and `version` that of
+    `with_versions`. Of a policy's name that was given to another since, or whose policy was trained
+    anew (by algorithm, environment and version), only the newest counts.
     """
     if records.empty or "returns" not in records:
         return pd.DataFrame()
-    rows = _newest_of_each_name(records[records["returns"].notna()])
+    rows = _newest_of_each_name(with_versions(records[records["returns"].notna()]))
     rows = rows.assign(
         ranges=rows["ranges"].fillna("minmax") if "ranges" in rows else "minmax",
         algo=rows["algo"].str.lower(),
@@ -57,13 +62,42 @@ def ptq_records(
     return rows[keep]
 
 
+def with_versions(records: pd.DataFrame) -> pd.DataFrame:
+    """With a column `version`: what tells a policy from another that had its name.
+
+    The SHA-256 of the tensors where the record has it, else when the policy was trained; "" of the
+    known public agents, and of what older records do not tell.
+    """
+    version = pd.Series("", records.index, dtype=object)
+    for name in (_TRAINED, _TENSORS):  # one policy may have been saved twice, its tensors tell
+        if name in records:
+            version = records[name].astype(object).where(records[name].notna(), version)
+    return records.assign(version=version)
+
+
+def of_who_played(records: pd.DataFrame, played: pd.DataFrame) -> pd.DataFrame:
+    """The `records` of policies in the version that played, as far as both tell which that was.
+
+    Args:
+        records: without episodes, as those of the weights studies: policy, and what
+            `with_versions` reads.
+        played: policy and version, as `ptq_records` and `paired_losses` have them.
+    """
+    told = played[played["version"] != ""].drop_duplicates("policy")
+    records = with_versions(records)
+    theirs = records["policy"].map(told.set_index("policy")["version"])
+    unknown = theirs.isna() | (records["version"] == "")
+    return records[unknown | (records["version"] == theirs)]
+
+
 def _newest_of_each_name(rows: pd.DataFrame) -> pd.DataFrame:
     if "provenance.start_time" not in rows:
         return rows
     by_age = rows.sort_values("provenance.start_time", kind="stable")
-    of = [by_age["algo"], by_age["env_id"]]
-    last = [column.groupby(by_age["policy"]).transform("last") for column in of]
-    kept = (of[0] == last[0]) & (of[1] == last[1])
+    named = by_age.groupby(["policy", "seed"], dropna=False)
+    kept = pd.Series(True, by_age.index)
+    for column in ("algo", "env_id", "version"):
+        kept &= by_age[column] == named[column].transform("last")
     return rows[kept.reindex(rows.index)]
 
 
@@ -83,19 +117,38 @@ def percent_interval(share: Interval) -> str:
 
 def policy_label(policy: str) -> str:
     """`public/a2c-HalfCheetah-v3` as figures write it: A2C HalfCheetah (public)."""
+    return _label(policy, short=True)
+
+
+def policy_labels(policies: Iterable[str]) -> dict[str, str]:
+    """Labels of policies that are shown together, no two alike, as {policy: label}.
+
+    `policy_label`, or the environment's whole name where that would be shared: ppo-MountainCar-v0
+    is PPO MountainCar, and beside ppo-MountainCarContinuous-v0 PPO MountainCar-v0.
+    """
+    names = list(dict.fromkeys(policies))
+    short = [policy_label(name) for name in names]
+    return {name: label if short.count(label) == 1 else _label(name, short=False)
+            for name, label in zip(names, short, strict=True)}  # fmt: skip
+
+
+def _label(policy: str, short: bool) -> str:
     found = _POLICY.match(policy.removeprefix(PUBLIC))
     if found is None:
         return policy
     algo, env = found["algo"].upper(), found["env"]
-    env = env.replace("MountainCarContinuous", "MountainCar")  # the paper's own short name
-    name = f"{algo} {env[:1].upper()}{env[1:]}"
-    return f"{name} (public)" if policy.startswith(PUBLIC) else name
+    if short:
+        env = env.replace("MountainCarContinuous", "MountainCar")  # the paper's own short name
+        env = env[:1].upper() + env[1:]
+    else:
+        env += found["ending"] or ""
+    return f"{algo} {env} (public)" if policy.startswith(PUBLIC) else f"{algo} {env}"
 
 
 _COLUMNS = [
     "algo", "env_id", "policy", "public", "seed", "precision", "bits", "ranges", "episodes",
     "mean", "mean_low", "mean_high", "reference", "keys", "loss", "loss_low", "loss_high",
-    "tost_low", "tost_high", "p_no_loss", "p_loss", "p_equivalent",
+    "tost_low", "tost_high", "p_no_loss", "p_loss", "p_equivalent", "version",
 ]  # fmt: skip
 
 
@@ -108,14 +161,14 @@ def paired_losses(records: pd.DataFrame) -> pd.DataFrame:
 
     Args:
         records: `ResultStore.frame("ptq")`: key, algo, env_id, policy, seed, precision, ranges,
-            returns (list), and `budget.first_seed` where known.
+            returns (list), and `budget.first_seed` and what `with_versions` reads where known.
 
     Returns:
         One row a record that has an fp32 partner: algo, env_id, policy, public, seed, precision,
         bits, ranges, episodes, mean, mean_low, mean_high (95 %), reference (mean fp32 return),
         loss, loss_low, loss_high (95 %, fractions of |reference|, positive is worse), tost_low,
-        tost_high (90 %), p_no_loss, p_loss, p_equivalent, keys (the two records). Without a row it
-        has these columns too.
+        tost_high (90 %), p_no_loss, p_loss, p_equivalent, keys (the two records), version (of the
+        policy: `with_versions`). Without a row it has these columns too.
 
     Raises:
         QuarlError: two precisions are no pair (`paired_returns`).
@@ -133,22 +186,34 @@ def paired_losses(records: pd.DataFrame) -> pd.DataFrame:
 
 
 def _policy_rows(name: str, reference: pd.Series, group: pd.DataFrame) -> list[dict[str, object]]:
-    weights: dict[int, Floats] = {}  # by the number of episodes
     rows = []
     for _, record in group.iterrows():
         base, treatment = paired_returns(reference, record)
-        n = len(base)
-        if n not in weights:
-            generator = np.random.default_rng(zlib.crc32(name.encode()))
-            weights[n] = bootstrap_weights(n, generator)
-        rows.append(_row(reference, record, base, treatment, weights[n]))
+        found = _estimates(name, base.tobytes(), treatment.tobytes())
+        rows.append(_row(reference, record, base, *found))
     return rows
 
 
+@cache
+def _estimates(name: str, base: bytes, treatment: bytes) -> tuple[Interval, Loss | None]:
+    """Mean return of `treatment`, and its loss against `base`; None where the mean of that is 0.
+
+    The returns are bytes, by which they are found again: tables, figures and claims ask for the
+    losses of the same records some twenty times.
+    """
+    x, y = np.frombuffer(base), np.frombuffer(treatment)
+    weights = _weights(name, len(x))
+    return mean_interval(y, weights), relative_loss(x, y, weights) if x.mean() else None
+
+
+@lru_cache(maxsize=1)  # a policy's records come one after another
+def _weights(name: str, n: int) -> Floats:
+    return bootstrap_weights(n, np.random.default_rng(zlib.crc32(name.encode())))
+
+
 def _row(
-    reference: pd.Series, record: pd.Series, base: Floats, treatment: Floats, weights: Floats
+    reference: pd.Series, record: pd.Series, base: Floats, mean: Interval, loss: Loss | None
 ) -> dict[str, object]:
-    mean = mean_interval(treatment, weights)
     row: dict[str, object] = {
         "algo": record["algo"],
         "env_id": record["env_id"],
@@ -158,17 +223,16 @@ def _row(
         "precision": record["precision"],
         "bits": bits_of(str(record["precision"])),
         "ranges": record["ranges"],
-        "episodes": len(treatment),
+        "episodes": len(base),
         "mean": mean.value, "mean_low": mean.low, "mean_high": mean.high,
         "reference": float(base.mean()),
         "keys": tuple(dict.fromkeys([str(reference["key"]), str(record["key"])])),
+        "version": record["version"],
     }
-    if base.mean() == 0:
-        # No relative loss exists: the row stays, undecided.
+    if loss is None:  # the row stays, undecided
         undefined = ("loss", "loss_low", "loss_high", "tost_low", "tost_high")
         p_values = dict.fromkeys(("p_no_loss", "p_loss", "p_equivalent"), 1.0)
         return row | dict.fromkeys(undefined, float("nan")) | p_values
-    loss = relative_loss(base, treatment, weights)
     return row | {
         "loss": loss.interval.value, "loss_low": loss.interval.low,
         "loss_high": loss.interval.high, "tost_low": loss.tost.low, "tost_high": loss.tost.high,
@@ -178,6 +242,9 @@ def _row(
 
 def paired_returns(reference: pd.Series, record: pd.Series) -> tuple[Floats, Floats]:
     """Returns of both over the episodes that both ran, shape [episodes] each: those of the shorter.
+
+    Args:
+        reference, record: rows of `ptq_records`.
 
     Raises:
         QuarlError: returns are missing, or they ran on different episode seeds, with different
@@ -202,12 +269,13 @@ def returns_of(record: pd.Series) -> Floats:
 
 
 def _check_alike(reference: pd.Series, record: pd.Series) -> None:
-    for name in ("first_seed", "random_actions", "tensors_sha256"):
-        column = f"budget.{name}"
+    for column in ("budget.first_seed", "budget.random_actions", "version"):
         own, other = record.get(column), reference.get(column)
         if own != other and not (pd.isna(own) and pd.isna(other)):
+            name = column.removeprefix("budget.")
+            ran, fp32 = ("unknown" if value == "" else value for value in (own, other))
             raise QuarlError(
-                f"{record['policy']}: {record['precision']} ran with {name} {own}, fp32 with "
-                f"{other}; run both with the same, or delete the record "
+                f"{record['policy']}: {record['precision']} ran with {name} {ran}, fp32 with "
+                f"{fp32}; run both with the same, or delete the record "
                 f"{str(record['key'])[:12]}*.json or {str(reference['key'])[:12]}*.json"
             )

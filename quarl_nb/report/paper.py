@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 
 import pandas as pd
@@ -45,39 +44,6 @@ def published_ptq(folder: Path | None = None) -> pd.DataFrame:
         names, left_on="environment", right_on="name", how="left", validate="many_to_one"
     )
     return rows.drop(columns=["name", "unit"])
-
-
-def speedups(folder: Path | None = None) -> pd.DataFrame:
-    """Table 2's speed-ups beside the ratio of its own times.
-
-    Columns: task, precision, fp32_s, time_s, published, ratio = fp32_s / time_s, and agreement:
-    "rounded" (the ratio rounds to the published decimals), "truncated" (it only truncates to
-    them) or "neither".
-    """
-    rows = published("table2", folder)
-    wide = rows.pivot(index="task", columns=["quantity", "precision"], values="value")
-    parts = [
-        pd.DataFrame({
-            "precision": precision,
-            "fp32_s": wide["time_to_reward"]["fp32"],
-            "time_s": wide["time_to_reward"][precision],
-            "published": wide["speedup"][precision],
-        })
-        for precision in ("fp16", "int8")
-    ]
-    found = pd.concat(parts).reset_index()
-    found["ratio"] = found["fp32_s"] / found["time_s"]
-    found["agreement"] = [
-        _agreement(ratio, shown)
-        for ratio, shown in zip(found["ratio"], found["published"], strict=True)
-    ]
-    return found
-
-
-def _agreement(ratio: float, shown: float) -> str:
-    if round(ratio, 2) == shown:
-        return "rounded"
-    return "truncated" if math.floor(ratio * 100) / 100 == shown else "neither"
 
 
 def _read(name: str, folder: Path | None) -> pd.DataFrame:

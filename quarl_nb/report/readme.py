@@ -79,4 +79,4 @@ def write_scoreboard(readme: Path, text: str) -> None:
 
 
 def _mean(row: pd.Series) -> str:
-    return f"{row['mean']:.1f} [{row['mean_low']:.1f}, {row['mean_high']:.1f}]"
+    return Interval.of(row, "mean").text(".1f")

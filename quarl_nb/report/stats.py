@@ -35,10 +35,14 @@ class Interval:
         """The columns `name`, `name`_low and `name`_high of a row."""
         return cls(*(float(row[f"{name}{end}"]) for end in ("", "_low", "_high")))
 
-    def __str__(self) -> str:
+    def text(self, form: str) -> str:
+        """Its numbers formatted by `form`, as "1.3 [1.1, 1.4]"; the estimate alone without ends."""
         if math.isnan(self.low):
-            return f"{self.value:.4g}"
-        return f"{self.value:.4g} [{self.low:.4g}, {self.high:.4g}]"
+            return f"{self.value:{form}}"
+        return f"{self.value:{form}} [{self.low:{form}}, {self.high:{form}}]"
+
+    def __str__(self) -> str:
+        return self.text(".4g")
 
 
 def alike(x: Floats) -> NDArray[np.bool_]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -62,16 +63,25 @@ def never_learned(
 
 
 def fp32_never_learned(records: pd.DataFrame) -> set[str]:
-    """`never_learned` of the records in fp32 that hold returns; nobody where none does."""
+    """`never_learned` of the records in fp32 that hold returns; nobody where none does.
+
+    Args:
+        records: one policy a name (`losses.ptq_records`), or it counts if any of its name learned.
+    """
     if "returns" not in records:
         return set()
     return never_learned(records[records["returns"].notna() & (records["precision"] == REFERENCE)])
 
 
 def _learned(record: pd.Series, untrained: list[Floats]) -> bool:
-    returns = returns_of(record)
+    return _better(returns_of(record).tobytes(), tuple(other.tobytes() for other in untrained))
+
+
+@cache  # by the returns' bytes: every claim asks it of the same records
+def _better(returns: bytes, untrained: tuple[bytes, ...]) -> bool:
     generator = np.random.default_rng(0)  # what one policy gives does not depend on the others
-    return all(permutation_p(returns, other, generator) <= ALPHA for other in untrained)
+    own, others = np.frombuffer(returns), map(np.frombuffer, untrained)
+    return all(permutation_p(own, other, generator) <= ALPHA for other in others)
 
 
 def leave_out(table: pd.DataFrame, policies: set[str]) -> tuple[pd.DataFrame, str]:

@@ -122,19 +122,19 @@ def _label(ax: Axes, point: tuple[float, float], text: str, off: float) -> None:
     )  # fmt: skip
 
 
-def draw_still(flight: Flight, width_in: float = 3.35) -> Figure:
+def draw_still(flight: Flight) -> Figure:
     """The whole flight from above, one column wide; the rays where an obstacle was nearest."""
     with mpl.rc_context(STYLE):
-        figure = Figure(figsize=(width_in, width_in), layout="constrained", dpi=200)
+        figure = Figure(figsize=(3.35, 3.35), layout="constrained", dpi=200)
         ax = figure.subplots()
         draw_way(ax, flight, len(flight.x) - 1)
         draw_drone(ax, flight, int(np.argmin([depths.min() for depths in flight.depths[:-1]])))
     return figure
 
 
-def draw_frame(flight: Flight, width_in: float = 4.0) -> NDArray[np.uint8]:
+def draw_frame(flight: Flight) -> NDArray[np.uint8]:
     """The flight so far from above, uint8 ``[height, width, 3]``."""
-    figure = Figure(figsize=(width_in, width_in), layout="constrained", dpi=100)
+    figure = Figure(figsize=(4, 4), layout="constrained", dpi=100)
     canvas = FigureCanvasAgg(figure)
     ax = figure.subplots()
     draw_way(ax, flight, len(flight.x) - 1)

@@ -17,7 +17,9 @@ from stable_baselines3.common.running_mean_std import RunningMeanStd
 from quarl_nb.errors import QuarlError, brief
 from quarl_nb.paths import held_alone, replacing, sweep
 from quarl_nb.quant import is_finite
+from quarl_nb.rl.d4pg_policies import D4PGPolicy
 from quarl_nb.rl.replay_state import check_replay, replay_state, restore_replay
+from quarl_nb.rl.sb3 import env_id_of
 
 FORMAT = 2
 READABLE = (1, 2)  # 1 had neither packed frames nor priorities
@@ -180,7 +182,18 @@ def _check_fits(model: BaseAlgorithm, state: dict[str, Any]) -> None:
     for name, tensor in state.get("variables", {}).items():
         if shapes.get(name) != tensor.shape:
             raise QuarlError(f"its {name} is none of the algorithm's")
+    if isinstance(model.policy, D4PGPolicy):
+        _check_bounds(model.policy, state["parameters"]["policy"])
     check_replay(model, state.get("replay", {}))
+
+
+def _check_bounds(policy: D4PGPolicy, saved: dict[str, torch.Tensor]) -> None:
+    """The atoms of D4PG's returns, saved with its networks, would replace the algorithm's."""
+    theirs, ours = ((atoms[0].item(), atoms[-1].item())
+                    for atoms in (saved["critic.atoms"], policy.critic.atoms))  # fmt: skip
+    if theirs != ours:
+        raise QuarlError("its v_min and v_max are {:g} and {:g}, those of the algorithm "
+                         "{:g} and {:g}".format(*theirs, *ours))  # fmt: skip
 
 
 def _set_parameters(model: BaseAlgorithm, parameters: dict[str, Any]) -> None:
@@ -218,8 +231,7 @@ def _unreadable(path: Path, error: Exception) -> QuarlError:
 
 def _identity(model: BaseAlgorithm) -> dict[str, str | None]:
     """What a checkpoint must be of; no environment's id where gymnasium did not make it."""
-    spec = model.env.get_attr("spec")[0] if model.env else None
-    return {"algorithm": type(model).__name__, "environment": spec and spec.id}
+    return {"algorithm": type(model).__name__, "environment": env_id_of(model)}
 
 
 def _variables(model: BaseAlgorithm) -> dict[str, torch.Tensor]:

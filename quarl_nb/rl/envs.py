@@ -98,6 +98,8 @@ def make_vec(
         return make_atari_vec(env_id, n_envs)
     if make is None and env_id.startswith(OURS):
         _register(env_id)
+        if env_id not in gym.registry:
+            close(make_env(env_id))  # which tells it, and the nearest name
         return gym.make_vec(env_id, num_envs=n_envs)
     factory = make or (lambda: make_env(env_id))
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from quarl_nb.errors import QuarlError, brief
+from quarl_nb.rl.envs import named_by_file
 from quarl_nb.rl.policies import DESCRIPTION, TENSORS, PolicyNet, load_policy
 from quarl_nb.rl.sb3_normalization import ANY_STATISTICS, SETTINGS
 
@@ -24,10 +25,11 @@ def load_from_hub(source: str, download: Download | None = None, **options: Any)
     Args:
         source: ``hub:owner/name``, or ``hub:owner/name@revision``.
         download: fetches a repository's files (default: huggingface_hub's `snapshot_download`).
-        options: of `rl.sb3.policy_from_zip`.
+        options: of `rl.sb3.policy_from_zip`; `env_id` is where the policy of a folder acts, too.
 
     Raises:
-        QuarlError: no such repository, no network, no policy in it, or a bad file.
+        QuarlError: no such repository, no network, no policy in it, a bad file, or one that names
+            an environment whose module would be imported (`env_id` names it all the same).
     """
     repository, _, revision = source.removeprefix(PREFIX).partition("@")
     if repository.count("/") != 1 or not all(repository.split("/")):
@@ -38,7 +40,9 @@ def load_from_hub(source: str, download: Download | None = None, **options: Any)
     else:
         net = load_policy(_zip_in(folder, repository), **options)
     origin = {"source": f"{PREFIX}{repository}", "revision": revision or folder.name}
-    net.spec = replace(net.spec, provenance={**net.spec.provenance, **origin})
+    # Whoever saves the policy makes it their own, and its environment is then trusted.
+    env_id = options.get("env_id") or named_by_file(net.spec.env_id)
+    net.spec = replace(net.spec, env_id=env_id, provenance={**net.spec.provenance, **origin})
     return net
 
 

@@ -16,12 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
-import torch
 
 from quarl_nb.errors import QuarlError, UnavailableError, check_choice
-from quarl_nb.rl.layers import Layer
-from quarl_nb.rl.policies import Head, PolicyNet, PolicySpec
+from quarl_nb.rl.policies import PolicyNet, PolicySpec
 from quarl_nb.rl.public_envs import MAKERS
+from quarl_nb.rl.public_networks import CONVERTERS
 from quarl_nb.rl.safe_pickle import read_tensors
 from quarl_nb.rl.sb3 import MODERN_ENV_IDS, policy_from_zip
 
@@ -142,16 +141,23 @@ def public_agents(folder: str | Path | None = None) -> dict[str, PublicAgent]:
 
 
 def load_agent(name: str, folder: str | Path | None = None) -> PolicyNet:
-    """The policy of that name, without running any code of its files."""
+    """The policy of that name, without running any code of its files.
+
+    Raises:
+        UnavailableError: no `index.json` there.
+        QuarlError: no such agent, a damaged file, or a network that is none of those known.
+    """
     agents = public_agents(folder)
     agent = agents[check_choice("public agent", name, agents)]
     if agent.model.suffix == ".zip":
         net = policy_from_zip(agent.model, env_id=agent.env_id, vecnormalize=agent.vecnormalize)
         spec, tensors = net.spec, net.state_dict()
     else:
+        what = f"algorithm of '{agent.model}', which is no SB3 zip:"
+        convert = CONVERTERS[check_choice(what, agent.algo, CONVERTERS)]
         tensors = read_tensors(_content(agent.model), f"'{agent.model}'")
         try:
-            spec, tensors = _CONVERTERS[agent.algo](tensors, agent)
+            spec, tensors = convert(tensors)
         except KeyError as error:
             raise QuarlError(f"'{agent.model}' lacks the tensor {error}") from error
     return PolicyNet(
@@ -184,76 +190,3 @@ def _agent(root: Path, entry: Mapping[str, Any]) -> PublicAgent:
         vecnormalize=root / normalization if normalization else None,
         maker=maker,
     )
-
-
-def _baby_a3c(
-    tensors: Mapping[str, torch.Tensor], agent: PublicAgent
-) -> tuple[PolicySpec, dict[str, torch.Tensor]]:
-    """Four convolutions, a GRU cell and a linear head; frames ``[1, 80, 80]``."""
-    parts: list[tuple[str | None, Layer]] = []
-    for i in range(1, 5):
-        parts.append((f"conv{i}", _conv(tensors[f"conv{i}.weight"], stride=2, padding=1)))
-        parts.append((None, Layer("elu")))
-    parts.append((None, Layer("flatten")))
-    gates, inputs = tensors["gru.weight_ih"].shape
-    parts.append(("gru", Layer("gru_cell", {"input_size": inputs, "hidden_size": gates // 3})))
-    parts.append(("actor_linear", _linear(tensors["actor_linear.weight"])))
-    return _assemble(parts, tensors, agent, (1, 80, 80), "sample")
-
-
-def _dueling_dqn(
-    tensors: Mapping[str, torch.Tensor], agent: PublicAgent
-) -> tuple[PolicySpec, dict[str, torch.Tensor]]:
-    """Three convolutions with batch normalization and a duelling head; ``[4, 64, 80]``."""
-    parts: list[tuple[str | None, Layer]] = []
-    for i, stride in ((1, 4), (2, 2), (3, 1)):
-        weight = tensors[f"conv{i}.weight"]
-        parts.append((f"conv{i}", _conv(weight, stride=stride)))
-        parts.append((f"bn{i}", Layer("batch_norm2d", {"num_features": len(weight)})))
-        parts.append((None, Layer("relu")))
-    parts.append((None, Layer("flatten")))
-    hidden, inputs = tensors["Alinear1.weight"].shape
-    n_actions = len(tensors["Alinear2.weight"])
-    head = Layer(
-        "dueling", {"in_features": inputs, "hidden": hidden, "n_actions": n_actions}
-    )
-    renamed = dict(tensors)
-    for ours, theirs in (("advantage", "A"), ("value", "V")):
-        for place, number in ((0, 1), (2, 2)):
-            for part in ("weight", "bias"):
-                name = f"head.{ours}.{place}.{part}"
-                renamed[name] = tensors[f"{theirs}linear{number}.{part}"]
-    return _assemble([*parts, ("head", head)], renamed, agent, (4, 64, 80), "argmax")
-
-
-_CONVERTERS = {"a3c-gru": _baby_a3c, "dueling-ddqn": _dueling_dqn}
-
-
-def _conv(weight: torch.Tensor, **options: int) -> Layer:
-    out_channels, in_channels, *kernel = weight.shape
-    sizes = {"in_channels": in_channels, "out_channels": out_channels, "kernel_size": kernel}
-    return Layer("conv2d", sizes | options)
-
-
-def _linear(weight: torch.Tensor) -> Layer:
-    out_features, in_features = weight.shape
-    return Layer("linear", {"in_features": in_features, "out_features": out_features})
-
-
-def _assemble(
-    parts: list[tuple[str | None, Layer]],
-    tensors: Mapping[str, torch.Tensor],
-    agent: PublicAgent,
-    obs_shape: tuple[int, ...],
-    head: str,
-) -> tuple[PolicySpec, dict[str, torch.Tensor]]:
-    """Description and tensors of layers given with the prefix of their tensors."""
-    renamed = {
-        f"layers.{i}.{name.removeprefix(prefix + '.')}": tensor
-        for i, (prefix, _) in enumerate(parts)
-        if prefix is not None
-        for name, tensor in tensors.items()
-        if name.startswith(prefix + ".")
-    }
-    layers = tuple(layer for _, layer in parts)
-    return PolicySpec(agent.algo, agent.env_id, obs_shape, layers, Head(head)), renamed

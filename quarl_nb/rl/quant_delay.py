@@ -27,6 +27,7 @@ class QuantDelay(BaseCallback):
     Raises:
         QuarlError: the delay is no number of steps; (in `learn`) the model is not the one that was
             prepared, or the run not longer than the delay, of a model that is not yet quantized.
+            One that goes on (`reset_num_timesteps=False`) may be a part of a longer run.
     """
 
     def __init__(self, delay: int) -> None:
@@ -42,7 +43,8 @@ class QuantDelay(BaseCallback):
                              "this one returns")  # fmt: skip
         self.started = is_quantized(self.model)
         total = self.locals["total_timesteps"]
-        if not self.started and self.delay >= total:
+        whole = self.locals.get("reset_num_timesteps", True)
+        if not self.started and whole and self.delay >= total:
             raise QuarlError(f"quant_delay {self.delay} is not shorter than the run, {total} steps")
         steady = networks[1:] if _counts_target_updates(self.model) else []
         self.target_layers = [layer for parts in steady for layer in qat_layers(parts)]

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from quarl_nb.errors import QuarlError, brief, one_line
+from quarl_nb.rl.envs import close, make_env
 from quarl_nb.rl.layers import activation_kind, class_path, kind_of_class
 from quarl_nb.rl.policies import PolicyNet
 from quarl_nb.rl.safe_pickle import (
@@ -29,7 +30,7 @@ from quarl_nb.rl.sb3_layers import (
     build_policy,
 )
 from quarl_nb.rl.sb3_normalization import find_normalization
-from quarl_nb.rl.sb3_spaces import action_in, action_of, obs_in, obs_of
+from quarl_nb.rl.sb3_spaces import ActionSpace, action_in, action_of, obs_in, obs_of
 
 logger = logging.getLogger(__name__)
 
@@ -104,8 +105,20 @@ def policy_from_model(
     )
     if normalization is None and normalizer is None:
         _warn_of_raw("the model", acting.algo, vars(model), "normalization")
-    spec = model.env.envs[0].spec if hasattr(model.env, "envs") else None
-    return build_policy(acting, tensors, env_id or (spec and spec.id), normalization)
+    return build_policy(acting, tensors, env_id or env_id_of(model), normalization)
+
+
+def env_id_of(model: Any) -> str | None:
+    """The id of a live model's environment; None without one, or where it does not tell.
+
+    Environments that gymnasium did not make have none, and those of a ``SubprocVecEnv``, in
+    processes of their own, tell it until they are closed.
+    """
+    try:
+        spec = model.env.get_attr("spec")[0] if model.env else None
+    except (EOFError, OSError, AttributeError, NotImplementedError):  # closed, or not SB3's own
+        return None
+    return spec and spec.id
 
 
 def policy_from_zip(
@@ -203,12 +216,22 @@ def _acting_of(
     return Acting(
         algo,
         obs_in(_object(data, "observation_space")),
-        action_in(_object(data, "action_space"), env_id),
+        _actions_of(data, env_id),
         known or (activation and activation_kind(activation)),
         squash=str(squash) == "True",
         clip_mean=float(kwargs.get("clip_mean", 2.0)),
         divide_images=str(kwargs.get("normalize_images", True)) == "True",
     )
+
+
+def _actions_of(data: Mapping[str, Any], env_id: str | None) -> ActionSpace:
+    """The actions of a zip; where it does not tell their bounds, those of the environment."""
+    actions = action_in(_object(data, "action_space"))
+    if env_id is None or actions.n is not None or actions.low is not None:
+        return actions
+    env = make_env(env_id)
+    close(env)
+    return action_of(env.action_space)
 
 
 def _stated_activation(text: str) -> str | None:

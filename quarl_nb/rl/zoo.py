@@ -103,7 +103,7 @@ def wanted_policies(names: Sequence[str], missing: bool, retrain: bool = False) 
 
 
 def train_policies(
-    names: Iterable[str], deadline: float | None = None, seed: int = 0, show_bar: bool = True
+    names: Iterable[str], deadline: float | None = None, show_bar: bool = True
 ) -> Iterator[tuple[str, Path | QuarlError]]:
     """Train policies one after the other, on one thread, each from its last checkpoint on.
 
@@ -124,7 +124,7 @@ def train_policies(
         run_dir = run_folder(name)
         try:
             with held(run_dir, name):
-                if train(get_recipe(name), run_dir, seed, deadline, show_bar).done:
+                if train(get_recipe(name), run_dir, deadline=deadline, show_bar=show_bar).done:
                     yield name, publish(run_dir, policy_folder(name))
         except QuarlError as error:
             yield name, QuarlError(str(error))  # whose traceback does not hold on to the model

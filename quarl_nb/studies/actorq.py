@@ -32,8 +32,7 @@ class ActorQStudy:
     `pull_periods`, `samples_per_insert` (0 of these and of `widths`: the task's own),
     `communications` ("": as computed), `seeds`; `steps` (environment steps, 0: the task's own),
     `evaluations` of the learner's policy along the run, `episodes` each, `device` of the learner
-    and its `autocast` ("bf16" or ""), `options` of the algorithm, beside the task's own (None: the
-    algorithm's default in place of the task's).
+    and its `autocast` ("bf16" or ""), `options` of the algorithm, beside the task's own.
 
     With `reopens`, actors open every policy that they pull, as if each were new: what pulls cost
     beside a learner that publishes more often than actors pull, which one on two cores does not.
@@ -54,8 +53,7 @@ class ActorQStudy:
             task, (precision, runtime) = get_task(env_id), _split(actor)
             budget = {name: parameters[name] for name in (
                 "evaluations", "episodes", "device", "autocast")}  # fmt: skip
-            options = {**task.options, **parameters["options"]}
-            budget["options"] = {name: x for name, x in options.items() if x is not None}
+            budget["options"] = {**task.options, **parameters["options"]}
             budget["steps"] = parameters["steps"] or task.steps
             for values in product(*(parameters[knob] for knob in KNOBS)):
                 cell = {"task": task.published, "env_id": env_id, "algo": task.algo,
@@ -167,8 +165,5 @@ SCALING = ActorQStudy("actorq_scaling", {
         "actors": ["fp32/torch", "fp32/onnxruntime", "int8/onnxruntime"], "n_actors": [1, 2],
         "envs_per_actor": [1, 8], "samples_per_insert": [0.1, 1.0, 4.0], "steps": 3000,
         "autocast": "bf16", "seeds": [0, 1, 2],
-        # Nothing needs to be learned here either, so that these stay when the task's own change.
-        "options": RUNTIME_QUICK["options"] | {
-            "learning_rate": 3e-4, "actor_learning_rate": 2e-5, "n_steps": None},
     },
 })  # fmt: skip

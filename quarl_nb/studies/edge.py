@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ import numpy as np
 import onnxruntime
 import torch
 
+from quarl_nb.edge.boards import model_inputs
 from quarl_nb.edge.build import (
     board,
     build,
@@ -28,12 +29,13 @@ from quarl_nb.edge.build import (
     run_test,
     this_machine,
 )
-from quarl_nb.edge.export import PRECISIONS, export_policy, record_observations
+from quarl_nb.edge.export import PRECISIONS, export_policy
 from quarl_nb.edge.pi_model import BOARDS, RUNTIMES, predict
 from quarl_nb.errors import QuarlError, check_at_least, check_choice, check_seeds
 from quarl_nb.rl.air_navigation import ENV_ID, N_ACTIONS
 from quarl_nb.rl.air_world import OBS_SIZE
 from quarl_nb.rl.layers import Layer
+from quarl_nb.rl.observations import collect_observations
 from quarl_nb.rl.policies import Head, PolicyNet, PolicySpec
 from quarl_nb.studies.inference import NATURE_CNN, layers, random_weights
 from quarl_nb.study import Measurement
@@ -87,11 +89,11 @@ class EdgeStudy:
             sizes = [layer.options["out_features"] for layer in navigation_layers(network)[::2]]
             pi = BOARDS[cell["machine"]]
             predicted = predict(pi, [OBS_SIZE, *sizes], cell["precision"], runtime)
-            inputs = {"board": asdict(pi)}
-            return Measurement(predicted.as_record(), runtime, "modelled", extra=extra | inputs)
+            extra |= {"board": model_inputs(pi)}
+            return Measurement(predicted.as_record(), runtime, "modelled", extra=extra)
         net = navigation_policy(network, cell["seed"])
         with tempfile.TemporaryDirectory() as place:
-            obs = record_observations(net, ENV_ID, N_OBSERVATIONS, cell["seed"])
+            obs = collect_observations(net, ENV_ID, N_OBSERVATIONS, cell["seed"])
             folder = export_policy(net, cell["precision"], place, obs, name=network)
             export = json.loads((folder / "export.json").read_text())
             if cell["machine"] == EMULATED:

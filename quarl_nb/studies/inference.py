@@ -28,7 +28,6 @@ OBSERVATIONS, ACTIONS = 67, 21
 NATURE_CNN = "nature-cnn"
 FRAMES, ATARI_ACTIONS, FEATURES = (4, 84, 84), 6, 128
 CALIBRATION_FRAMES = 32
-STREAM_BYTES = 2**28  # beyond any cache
 MIN_CACHED_BYTES = 2**20  # reading fewer would time the call
 
 
@@ -95,7 +94,6 @@ class InferenceStudy:
             "weight_bytes": n_bytes,
             "build_s": [timed(build) for _ in range(repeats)],
             "open_s": [timed(lambda: open_engine(payload)) for _ in range(repeats)],
-            "stream_bytes_per_s": stream_bandwidth(),
             "cached_bytes_per_s": cached,
             "floor_s": n_bytes / cached,
         }
@@ -187,19 +185,13 @@ def timed(call: Callable[[], Any]) -> float:
     return time.perf_counter() - started
 
 
-def read_bandwidth(n_bytes: int, repeats: int = 9) -> float:
+def read_bandwidth(n_bytes: int) -> float:
     """Bytes per second at which one thread reads an array of `n_bytes` again and again.
 
     The floor of a network whose weights are that large: they lie in whatever cache holds them.
     """
     array = torch.ones(n_bytes // 8, dtype=torch.int64)
-    return 8 * len(array) / min(timed(array.sum) for _ in range(repeats))
-
-
-@lru_cache(maxsize=1)
-def stream_bandwidth() -> float:
-    """`read_bandwidth` of main memory, measured once a process."""
-    return read_bandwidth(STREAM_BYTES, repeats=5)
+    return 8 * len(array) / min(timed(array.sum) for _ in range(9))
 
 
 PAPER = ["64x3", "256x3", "4096-512-1024", "2048x3", NATURE_CNN]

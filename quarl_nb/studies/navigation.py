@@ -29,7 +29,7 @@ from quarl_nb.studies.policies import PolicySource, TrainedPolicies, select
 from quarl_nb.studies.ptq import FIRST_SEED, quantize_policy
 from quarl_nb.studies.qat import trained_bits
 from quarl_nb.studies.watched import Schedule, Trained, train_watched
-from quarl_nb.study import Measurement
+from quarl_nb.study import Measurement, network_name
 
 OUTCOMES = ("success", "crash", "timeout")
 QAT = "qat"
@@ -114,8 +114,7 @@ def _formats(parameters: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 def network_of(policy: str) -> str:
     """The hidden layers of a policy as Table 6 has them: "64x3" or "4096-512-1024"."""
-    sizes = get_recipe(policy).hyperparameters["policy_kwargs"]["net_arch"]
-    return f"{sizes[0]}x{len(sizes)}" if len(set(sizes)) == 1 else "-".join(map(str, sizes))
+    return network_name(get_recipe(policy).hyperparameters["policy_kwargs"]["net_arch"])
 
 
 def _fly(

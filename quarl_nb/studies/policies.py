@@ -62,7 +62,8 @@ class PolicySource(Protocol):
 class TrainedPolicies:
     """The policies under ``data/policies``: trained by `quarl-nb train`, and the user's own.
 
-    One's own are asked for by name: "all" stands for those with a recipe.
+    One's own are asked for by name: "all" stands for those with a recipe. Whoever saves a policy
+    there trusts its environment: where that is `its_module:its_id`, the module is imported.
 
     Attributes:
         pattern: of their names; by default those named after their environment (Table 4's).

@@ -38,6 +38,7 @@ def _qparams(x: Tensor) -> QParams:
 
 
 def _nearest(x: Tensor, _: torch.Generator) -> Tensor:
+    """On 256 levels from the least to the greatest weight, affine: a step of (max - min) / 255."""
     return fake_quantize(x, _qparams(x))
 
 
@@ -46,6 +47,11 @@ def _stochastic(x: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def _noise(x: Tensor, generator: torch.Generator) -> Tensor:
+    """Gaussian noise as large (rms) as the error of `_nearest`.
+
+    int8 actors round to a step that is wider, unless weights reach as far down as up: theirs are
+    symmetric, max |w| / 127 apart.
+    """
     return x + noise_like_error(x, _nearest(x, generator), generator)
 
 
@@ -86,10 +92,10 @@ class Training:
 
 
 # Ours, so that a training fails rarely: one that does outweighs what int8 could cost. Found in full
-# precision on three to six training seeds from 1000 on, which the study does not use. Before, DQN
-# at a constant rate could forget what it knew (one training of 24 ended at 106), and D4PG with
-# Acme's targets, copied every 100 updates, and actor steps of 1e-3 saturated its actor for good
-# (4 of 24). The RL Zoo's are for other sizes (CartPole) or need hours with fewer updates (MuJoCo).
+# precision on three to six training seeds from 1000 on, which the study does not use. DQN at a
+# constant rate can forget what it knew (one training of 24 ended at 106), and D4PG with Acme's
+# targets, copied every 100 updates, and actor steps of 1e-3 saturates its actor for good (4 of 24).
+# The RL Zoo's are for other sizes (CartPole) or need hours with fewer updates (MuJoCo).
 _SHARED = dict(batch_size=64, buffer_size=100_000, learning_starts=1000)
 _DQN = _SHARED | dict(learning_rate="lin_1e-3", target_update_interval=200, n_steps=5,
                       exploration_fraction=0.16, exploration_final_eps=0.1)  # fmt: skip

@@ -51,7 +51,7 @@ class WeightStudy:
         return found
 
     def measure(self, cell: Mapping[str, Any], budget: Mapping[str, Any]) -> Measurement:
-        """Statistics of every weight matrix; histograms of weight / std, one row a layer."""
+        """Statistics of every weight matrix; histograms of the weights, one row a layer."""
         subject = self.policies.load(cell["policy"])
         rows = weight_statistics(subject.net, parse_precision(cell["precision"], cell["ranges"]))
         measured = {name: [row[name] for row in rows] for name in rows[0]}

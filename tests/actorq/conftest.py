@@ -1,31 +1,22 @@
+from itertools import pairwise
+from typing import Any
+
 import gymnasium as gym
 import numpy as np
 import pytest
-import torch
 
-from quarl_nb.rl.layers import Layer
 from quarl_nb.rl.policies import PolicyNet
-from quarl_nb.rl.spec import Head, PolicySpec
 
 
 @pytest.fixture
-def mlp_policy():
+def mlp_policy(make_policy):
     """Makes a ReLU network of random weights, its actions the largest output."""
 
     def make(obs: int, hidden: tuple[int, ...], actions: int, seed: int = 0) -> PolicyNet:
-        sizes = [obs, *hidden, actions]
-        generator = torch.Generator().manual_seed(seed)
-        layers: list[Layer] = []
-        tensors = {}
-        for before, after in zip(sizes, sizes[1:], strict=False):
-            name = f"layers.{len(layers)}"
-            scale = before**-0.5
-            tensors[f"{name}.weight"] = torch.randn(after, before, generator=generator) * scale
-            tensors[f"{name}.bias"] = torch.randn(after, generator=generator) * scale
-            layers.append(Layer("linear", {"in_features": before, "out_features": after}))
-            layers.append(Layer("relu"))
-        spec = PolicySpec("dqn", None, (obs,), tuple(layers[:-1]), Head("argmax"))
-        return PolicyNet(spec, tensors)
+        layers: list[Any] = []
+        for inputs, outputs in pairwise([obs, *hidden, actions]):
+            layers += [("linear", {"in_features": inputs, "out_features": outputs}), "relu"]
+        return make_policy((obs,), *layers[:-1], seed=seed)
 
     return make
 

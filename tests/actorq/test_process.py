@@ -117,6 +117,32 @@ def test_a_killed_child_is_started_again_and_the_run_goes_on(small_dqn, counter,
     assert result.steps >= 2000 and result.restarts == 1
 
 
+# A step that would outlast the run, and a simulator that takes longer to end than any step.
+@pytest.mark.parametrize("step_s, close_s", [(60.0, 0.0), (0.0, 1.5)])
+def test_environments_are_closed_however_long_they_take(
+    small_dqn, counter, tmp_path, step_s, close_s
+):
+    closed = tmp_path / "closed"
+
+    class Simulated(counter):
+        steps = 0
+
+        def step(self, action):
+            self.steps += 1
+            if self.steps > 50:  # those of the first message
+                time.sleep(step_s)
+            return super().step(action)
+
+        def close(self):
+            time.sleep(close_s)
+            closed.touch()
+
+    started = time.monotonic()
+    result = ActorQ(small_dqn(counter()), Simulated, n_actors=1).learn(50, progress_bar=False)
+    assert closed.exists() and result.stopped == "done" and result.steps == 50
+    assert time.monotonic() - started < 60
+
+
 @pytest.mark.timeout(60)  # the learner waited for as long as the sleeper slept
 def test_a_dead_actor_is_noticed_although_a_process_of_its_own_holds_its_pipe(
     small_dqn, counter, tmp_path
@@ -207,8 +233,7 @@ def test_a_second_ctrl_c_leaves_no_child_unended(small_dqn, monkeypatch, ctrl_c)
 SCRIPT = """
     import sys
     from stable_baselines3 import DQN
-    from quarl_nb.actorq import ActorQ
-    from quarl_nb.actorq.run import Saving
+    from quarl_nb.actorq import ActorQ, Saving
     from pathlib import Path
 
     if __name__ == "__main__":

@@ -107,6 +107,27 @@ def test_int8_actors_train_a_dqn_on_a_cluster_of_its_own(small_dqn):
     assert set(seen) == {2} and not ray.is_initialized()
 
 
+def test_environments_are_closed_amid_a_message_that_takes_long(small_dqn, counter, tmp_path):
+    pytest.importorskip("ray")
+    closed = tmp_path / "closed"
+
+    class Simulated(counter):
+        steps = 0
+
+        def step(self, action):
+            self.steps += 1
+            if self.steps > 50:  # those of the first message
+                time.sleep(0.3)
+            return super().step(action)
+
+        def close(self):
+            closed.touch()
+
+    actorq = ray_actorq(small_dqn(counter()), Simulated, n_actors=1)
+    result = actorq.learn(50, progress_bar=False)
+    assert closed.exists() and result.stopped == "done" and result.steps == 50
+
+
 def test_without_ray_the_extra_is_named(small_dqn, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     monkeypatch.delitem(sys.modules, "quarl_nb.actorq.ray", raising=False)

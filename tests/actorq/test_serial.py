@@ -7,14 +7,17 @@ from time import process_time
 import numpy as np
 import pytest
 import torch
+from sb3_contrib import TQC
 from stable_baselines3 import DDPG, SAC, TD3
+from stable_baselines3.common.noise import NormalActionNoise
 
 from quarl_nb.actorq import ActorQ
 from quarl_nb.actorq.actorq import ENGINES
 from quarl_nb.actorq.algorithms import make_algorithm
-from quarl_nb.actorq.run import Saving
+from quarl_nb.actorq.saving import Saving
 from quarl_nb.errors import QuarlError
 from quarl_nb.rl.checkpoint import load_checkpoint, read_progress, save_checkpoint
+from quarl_nb.rl.d4pg import D4PG
 from quarl_nb.rl.policies import PolicyNet, load_policy
 
 
@@ -77,6 +80,23 @@ def test_continuous_algorithms_learn_with_int8_actors(algorithm):
     assert np.abs(model.replay_buffer.actions[:300]).max() <= 1
     with pytest.raises(QuarlError, match=r"ez_greedy is of discrete actions, not of Box\(-2.0"):
         run(model, 300, ez_greedy=True)
+
+
+def test_what_the_algorithm_would_explore_by_is_warned_of(small_dqn, caplog):
+    def warned(kind, **options):
+        caplog.clear()
+        ActorQ(kind("MlpPolicy", "Pendulum-v1", buffer_size=10, device="cpu", **options),
+               engine="serial")  # fmt: skip
+        return caplog.messages
+
+    told = "ActorQ's actors bring their own noise (noise_max), not "
+    noise = NormalActionNoise(np.zeros(1), np.ones(1))
+    assert warned(TD3) == warned(D4PG) == []
+    assert warned(TD3, action_noise=noise) == [told + "action_noise"]
+    assert warned(SAC) == warned(TQC) == [told + "samples of the policy"]
+    assert warned(SAC, use_sde=True) == [told + "samples of the policy or use_sde"]
+    ActorQ(small_dqn(), engine="serial")
+    assert len(caplog.messages) == 1
 
 
 def test_a_users_own_quantizer_makes_what_actors_run(small_dqn, counter):
@@ -157,6 +177,34 @@ def test_snapshots_without_a_period_are_the_first_and_the_last(small_dqn, tmp_pa
             Saving(**wrong)
     with pytest.raises(QuarlError, match="snapshot_every must be a whole number, not 0.5"):
         Saving(snapshot_every=0.5)
+
+
+def test_a_resumed_run_removes_the_snapshots_of_the_branch_that_was_given_up(small_dqn, tmp_path):
+    saving = Saving(tmp_path / "run.pt", snapshots=tmp_path / "snapshots", snapshot_every=60)
+    run(small_dqn(), 120, saving=saving)
+    of_120 = saving.checkpoint.read_bytes()
+    run(small_dqn(), 270, saving=saving)
+    theirs = [saving.snapshots / name for name in ("notes", "999", "000000999")]
+    for folder in theirs:
+        folder.mkdir()
+        (folder / "notes.txt").touch()
+    saving.checkpoint.write_bytes(of_120)  # as if killed before the next
+
+    def left():
+        return {folder for folder in saving.snapshots.iterdir() if folder not in theirs}
+
+    assert len(left()) > 4
+    actorq = ActorQ(small_dqn(), engine="serial", saving=saving, n_actors=2, pull_period=30)
+    actorq.learn(121, progress_bar=False)
+    assert {int(folder.name) for folder in left()} == {0, 60, 120, 150}
+    assert all(folder.exists() for folder in theirs)
+
+
+def test_a_resumed_run_has_its_first_snapshot(small_dqn, tmp_path):
+    saving = Saving(tmp_path / "run.pt", snapshots=tmp_path / "snapshots")
+    run(small_dqn(), 240, saving=saving)
+    result = run(small_dqn(), 480, saving=saving)
+    assert [snapshot.steps for snapshot in result.snapshots] == [480]
 
 
 def test_a_last_snapshot_that_cannot_be_written_costs_nothing_else(small_dqn, tmp_path):
@@ -280,6 +328,32 @@ def test_a_second_run_counts_its_own_updates(small_dqn):
     first, second = (actorq.learn(200, progress_bar=False) for _ in range(2))
     assert first.updates == second.updates > 20
     assert actorq.algorithm._n_updates == 2 * first.updates
+
+
+def test_a_second_run_makes_other_transitions_and_the_first_as_ever(small_dqn, counter, tmp_path):
+    def actions(actorq, steps=40):
+        actorq.learn(steps, progress_bar=False)
+        buffer = actorq.algorithm.replay_buffer
+        return buffer.actions[buffer.pos - 40 : buffer.pos].ravel().tolist()
+
+    def made(seed=3, **options):
+        return ActorQ(small_dqn(counter(), learning_starts=10**6), counter, "serial",
+                      n_actors=1, transitions_per_message=40, seed=seed, **options)  # fmt: skip
+
+    twice = made()
+    first, second, third = (actions(twice) for _ in range(3))
+    assert len({tuple(run) for run in (first, second, third, actions(made(4)))}) == 4
+    assert actions(made()) == first
+    again = made()
+    assert [actions(again) for _ in range(3)] == [first, second, third]  # and they repeat
+    # Resumed by the same ActorQ or by another: the same run.
+    saving = Saving(checkpoint=tmp_path / "run.pt")
+    kept = made(saving=saving)
+    actions(kept)
+    whole = saving.checkpoint.read_bytes()
+    resumed = actions(kept, 80)
+    saving.checkpoint.write_bytes(whole)
+    assert actions(made(saving=saving), 80) == resumed != first
 
 
 def test_a_resumed_run_counts_no_updates_of_before_it_began(small_dqn, tmp_path):

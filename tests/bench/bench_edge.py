@@ -15,9 +15,10 @@ import onnxruntime as ort
 import torch
 
 from quarl_nb.edge.build import build, run_test, this_machine
-from quarl_nb.edge.export import PRECISIONS, export_policy, record_observations
+from quarl_nb.edge.export import PRECISIONS, export_policy
 from quarl_nb.inference.onnx import session_options
 from quarl_nb.rl.air_navigation import ENV_ID
+from quarl_nb.rl.observations import collect_observations
 from quarl_nb.studies.edge import TABLE_6, navigation_policy
 
 REPEATS, CALLS = 9, 1000
@@ -28,7 +29,7 @@ def main() -> None:
     torch.set_num_threads(1)
     for network in TABLE_6:
         net = navigation_policy(network, seed=0)
-        obs = record_observations(net, ENV_ID, 64)
+        obs = collect_observations(net, ENV_ID, 64, seed=0)
         medians = {}
         for precision in PRECISIONS:
             with tempfile.TemporaryDirectory() as place:

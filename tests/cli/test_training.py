@@ -92,10 +92,10 @@ def test_what_is_not_done_when_the_time_is_over_is_told(project, capfd):
 
 
 def test_an_unexpected_error_is_one_line_and_the_exit_status(project, capfd, monkeypatch):
-    def failing(recipe, *options):
+    def failing(recipe, run_dir, **options):
         if recipe.name == DQN:
             raise RuntimeError("the emulator is broken")
-        return train(recipe, *options)
+        return train(recipe, run_dir, **options)
 
     nearly_done(A2C)
     monkeypatch.setattr(zoo, "train", failing)

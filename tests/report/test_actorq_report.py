@@ -42,6 +42,11 @@ def row_of(table: pd.DataFrame, **where: object) -> pd.Series:
     return table.iloc[0]
 
 
+def table2_of(records: pd.DataFrame) -> pd.DataFrame:
+    learned = actorq.runs.speedups(records, setting=actorq.runs.ANYWHERE)
+    return tables.table2(tables.table2_rows(actorq.runs.speedups(records), learned))
+
+
 def test_the_running_mean_counts_episodes_not_evaluations() -> None:
     returns = [[0.0, 2.0], [4.0, 6.0], [8.0, 10.0]]
     # Windows of three episodes: 0 2 | 2 4 6 | 6 8 10.
@@ -102,6 +107,17 @@ def test_intervals_hold_the_estimate_and_grow_with_the_noise() -> None:
         5 * (narrow["speedup_torch_high"] - narrow["speedup_torch_low"])
 
 
+def test_intervals_stay_when_another_kind_of_actor_is_measured() -> None:
+    def returns(_: str, actor: str, seed: int) -> Sequence[float]:
+        return (0, 50, 100, 100 - seed * (actor == "int8/onnxruntime"))
+
+    runs = make_records(["Walker Stand"], returns=returns, noise=0.2)
+    alone, beside = (row_of(actorq.runs.speedups(measured), actor="int8/onnxruntime")
+                     for measured in (runs[runs["precision"] != "fp16"], runs))  # fmt: skip
+    assert alone["final_loss_low"] < alone["final_loss"]
+    pd.testing.assert_series_equal(alone, beside, check_names=False)
+
+
 def test_one_run_has_no_interval_and_one_that_never_gets_there_no_time() -> None:
     def returns(_: str, actor: str, seed: int) -> Sequence[float]:
         return (0, 10, 20) if actor.startswith("int8") else (0, 50, 100)
@@ -155,7 +171,7 @@ def test_times_beside_two_gpus_stand_in_rows_of_their_own() -> None:
         make_records(["Walker Stand"], ["fp32/torch", "int8/onnxruntime"], slower=slower)
         .assign(**{"provenance.gpu": gpu}) for gpu, slower in (("H100", 2.0), ("H200", 1.0))
     ], ignore_index=True)
-    shown = tables.table2(tables.table2_rows(actorq.runs.speedups(frame))).loc["Walker Stand"]
+    shown = table2_of(frame).loc["Walker Stand"]
     assert shown.index.name == "GPU" and shown.index.tolist() == ["H100", "H200"]
     parts = actorq.parts.step_parts(frame)
     assert set(tables.runtime_table(parts)["GPU"]) == {"H100", "H200"}
@@ -173,7 +189,7 @@ def test_times_of_two_processors_stand_in_rows_of_their_own() -> None:
         .assign(**{"provenance.cpu": cpu})
         for cpu, slower, device in (("AMD", 1.0, "cpu"), ("Intel", 2.0, "cuda"))
     ], ignore_index=True)
-    shown = tables.table2(tables.table2_rows(actorq.runs.speedups(frame))).reset_index()
+    shown = table2_of(frame).reset_index()
     shown = shown[shown["task"] == "Walker Stand"]
     assert shown["processor"].tolist() == ["AMD", "Intel"]
     amd, intel = shown["time (s), measured", "int8 ORT"].astype(float)
@@ -190,6 +206,50 @@ def test_times_of_two_processors_stand_in_rows_of_their_own() -> None:
         assert [ax.get_title().splitlines()[-1] for ax in fig.axes] == ["AMD", "Intel"]
 
 
+def test_losses_of_table_2_compare_across_machines_and_its_times_do_not() -> None:
+    def returns(_: str, actor: str, seed: int) -> Sequence[float]:
+        return (0, 50, 90) if actor == "fp16/torch" else (0, 50, 100)
+
+    every = make_records(["Walker Stand"], returns=returns)
+    cpus = every["precision"].map({"fp16": "Intel"}).fillna("AMD")
+    apart = every.assign(**{"provenance.cpu": cpus})
+    frames = dict.fromkeys(actorq.site.STUDIES, pd.DataFrame()) | {"actorq": apart}
+    table = actorq.site.tables_of(frames)["table2_actorq"]
+    assert len(table.shown) == 11
+    line = table.shown.loc["Walker Stand"]
+    assert line["loss of final return", "fp16"] == "10.0% [10.0%, 10.0%]"
+    assert line["loss of final return", "int8"] == "0.0% [0.0%, 0.0%]"
+    assert line["time (s), measured", "fp16 torch"] == ""
+    assert line["speed-up", "fp16 over torch fp32"] == ""
+    assert line["reward", "95 %, measured"] == "95" and line["runs", ""] == "3"
+    row = row_of(table.tidy, task="Walker Stand", actor="fp16/torch")
+    assert row["final_loss"] == pytest.approx(0.1) and row["final_runs"] == 3
+    assert np.isnan(row["time_s"]) and np.isnan(row["runs"])
+    # A second machine has a row of its own, beside the same losses.
+    here = every[every["precision"] != "fp16"].assign(**{"provenance.cpu": "ARM"}, seed=9)
+    shown = table2_of(pd.concat([apart, here], ignore_index=True)).loc["Walker Stand"]
+    assert shown.index.tolist() == ["AMD", "ARM"]
+    assert set(shown["loss of final return", "fp16"]) == {"10.0% [10.0%, 10.0%]"}
+
+
+def test_runs_too_few_for_equal_returns_or_lower_ones_to_show_are_told() -> None:
+    def told(records: pd.DataFrame) -> str:
+        learned = actorq.runs.speedups(records, setting=actorq.runs.ANYWHERE)
+        return tables.returns_told(learned)
+
+    five = make_records(["Walker Stand"], seeds=range(5), returns=lambda _, actor, seed: (
+        (0, 50, 80) if actor == "fp16/torch" else (0, 50, 100)))
+    assert "Of 2 tasks and kinds" in told(five) and "too few" not in told(five)
+    assert "1 end at a return equivalent" in told(five) and "1 below it" in told(five)
+    four = told(five[five["seed"] < 4])
+    assert "0 end at a return equivalent" in four and "0 below it" in four
+    assert "For 2 of these the runs are too few" in four
+    assert "of 4 pairs no p-value is below 0.0625" in four
+    apart = five.assign(**{"provenance.cpu": five.index.map(str)})
+    assert told(apart) == told(five)
+    assert told(pd.DataFrame()).startswith("No return")
+
+
 def test_two_recipes_of_a_task_are_told_apart() -> None:
     actors = ["fp32/torch", "int8/onnxruntime"]
     frame = pd.concat([make_records(["Cartpole (Gym)"], actors, batch_size=batch)
@@ -204,7 +264,7 @@ def test_runs_of_several_kinds_are_counted_from_the_fewest_to_the_most() -> None
     frame = make_records(["Walker Stand"])
     few = frame[(frame["precision"] != "fp16") | (frame["seed"] == 0)]
     for records, told in ((frame, "3"), (few, "1 to 3")):
-        shown = tables.table2(tables.table2_rows(actorq.runs.speedups(records)))
+        shown = table2_of(records)
         assert shown.loc["Walker Stand", ("runs", "")] == told
 
 
@@ -322,12 +382,13 @@ def test_communication_is_compared_at_one_compute_precision() -> None:
     found = actorq.parts.communication_speedups(actorq.parts.step_parts(communications()))
     int8 = row_of(found, communication="int8")
     assert int8["speedup"] == pytest.approx(1.2) and int8["smaller"] == 4
-    assert row_of(found, communication="fp32")["speedup"] == 1
+    assert np.isnan(row_of(found, communication="fp32")["speedup"])  # it is the baseline
+    shown = tables.communication_table(found).set_index("sent as")
+    assert shown["speed-up over sent as fp32"].tolist() == ["", "1.20 [1.20, 1.20]"]
 
 
 def test_the_tables_show_what_is_missing() -> None:
-    found = actorq.runs.speedups(make_records(["Walker Stand"]))
-    shown = tables.table2(tables.table2_rows(found))
+    shown = table2_of(make_records(["Walker Stand"]))
     assert len(shown) == 11
     walker = shown.loc["Walker Stand"]
     assert walker["speed-up", "int8 published"] == "1.63"
@@ -337,10 +398,10 @@ def test_the_tables_show_what_is_missing() -> None:
     assert hopper["reward", "95 %, measured"] == "not measured"
     assert hopper["speed-up", "int8 published"] == "1.57"
     assert hopper["speed-up", "int8 over torch fp32"] == ""
-    empty = tables.table2(tables.table2_rows(actorq.runs.speedups(pd.DataFrame())))
+    empty = table2_of(pd.DataFrame())
     assert set(empty["reward", "95 %, measured"]) == {"not measured"} and len(empty) == 11
     two = pd.concat([make_records(["Walker Stand"], n_actors=n) for n in (1, 4)])
-    shown = tables.table2(tables.table2_rows(actorq.runs.speedups(two)))
+    shown = table2_of(two)
     assert list(shown.index.names) == ["task", "actors"] and len(shown) == 12
     assert ("Walker Stand", "1") in shown.index and ("Hopper Stand", "") in shown.index
 
@@ -359,7 +420,7 @@ def test_what_tasks_have_their_own_of_is_told_where_it_varies_within_one(
 
     plain, slow = runs("Walker Stand"), runs("Walker Stand", slower=2.0)
     both = pd.concat([plain, slow.assign(**{name: [change] * len(slow)})], ignore_index=True)
-    shown = tables.table2(tables.table2_rows(actorq.runs.speedups(both))).loc["Walker Stand"]
+    shown = table2_of(both).loc["Walker Stand"]
     assert shown.index.name == shown_as and set(shown.index) == texts
     times = shown["time (s), measured", "int8 ORT"].astype(float)
     assert times.max() == pytest.approx(2 * times.min(), rel=1e-3)
@@ -368,7 +429,7 @@ def test_what_tasks_have_their_own_of_is_told_where_it_varies_within_one(
         {f"{shown_as} {text}" for text in texts}
     other = runs("Cartpole (Gym)")
     tasks = pd.concat([plain, other.assign(**{name: [change] * len(other)})], ignore_index=True)
-    shown = tables.table2(tables.table2_rows(actorq.runs.speedups(tasks)))
+    shown = table2_of(tasks)
     assert shown.index.names == ["task"] and len(shown) == 11
 
 
@@ -526,6 +587,7 @@ def test_the_notebook_shows_published_beside_measured(tmp_path: Path) -> None:
     text = out.read_text().replace("\\u00a0", " ").replace("&nbsp;", " ")
     assert "4.48 [4.48, 4.48]" in text and "Measured: 8 runs of 1 task." in text
     assert "**learner updates** on 1 of 1 tasks measured" in text
+    assert "of 2 pairs no p-value is below 0.25" in text
     assert text.count('"image/png": "') == 3
 
 

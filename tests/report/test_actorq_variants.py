@@ -103,7 +103,7 @@ def test_noise(int8, noise, verdict):
     frame = records({"fp32": 100, "int8": int8, "noise8": noise})
     found = rules.noise_helps(frame, "int8", "noise8", ALGOS)
     gain = f"{100 * (noise - 100) / 103.5:.1f}%"
-    assert found.verdict == verdict and f"(noise of that size: DQN {gain} [" in found.measured
+    assert found.verdict == verdict and f"to 256 levels: DQN {gain} [" in found.measured
     assert f"certainly below 5 % with {5 if int8 < 105 else 0} of 5:" in found.measured
     assert {*found.keys} == {*frame["key"]}  # noise decides too, by as many runs
     few = frame[(frame["variant"] != "noise8") | (frame["seed"] < 3)]
@@ -139,9 +139,9 @@ def test_noisy_runs_and_those_without_noise_beside_decide_nothing():
         [[0.0] * 10, *generator.normal(100, 60, (2, 10)).tolist()] for _ in range(len(frame))
     ]
     found = rules.noise_helps(frame, "int8", "noise8", ALGOS)
-    assert found.verdict == "inconclusive" and "noise of that size" in found.measured
+    assert found.verdict == "inconclusive" and "to 256 levels" in found.measured
     alone = rules.noise_helps(records({"fp32": 100, "int8": 110}), "int8", "noise8", ALGOS)
-    assert alone.verdict == "inconclusive" and "noise of that size" not in alone.measured
+    assert alone.verdict == "inconclusive" and "to 256 levels" not in alone.measured
 
 
 def test_what_holds_for_all_needs_every_variant_and_algorithm():

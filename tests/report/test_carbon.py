@@ -16,6 +16,7 @@ from quarl_nb.report.actorq.testing import (
     LEARNING_S,
     MEMORY_W,
     QUANTIZING_S,
+    TASKS,
     TORCH_S,
     WATTS,
     make_records,
@@ -242,14 +243,27 @@ def test_sensitivity_has_a_row_an_assumption() -> None:
     assert shown.loc[("memory", "not counted"), "Walker Stand"] == "2.20 [2.20, 2.20]"
 
 
-def test_what_is_saved_says_of_how_many_tasks_it_is() -> None:
+def test_what_is_saved_says_of_how_many_settings_it_is() -> None:
     def saved(rows: pd.DataFrame) -> str:
         return sensitivity_table(rows, "return").iloc[0]["g CO2e saved, estimated"]
 
     rows = sensitivity(planted(["Walker Stand", "Cartpole (Gym)"]))
-    never = (rows["task"] == "Walker Stand") & (rows["actor"] == TORCH)
     alone = saved(sensitivity(planted(["Cartpole (Gym)"])))
-    assert saved(rows.assign(kg=rows["kg"].mask(never))) == f"{alone} (1 of 2 tasks)"
+    for actor in (TORCH, INT8):
+        never = (rows["task"] == "Walker Stand") & (rows["actor"] == actor)
+        assert saved(rows.assign(kg=rows["kg"].mask(never))) == (
+            f"{alone} (1 of 2 settings; none where either never got there)")  # fmt: skip
+    everywhere = rows["actor"] == TORCH
+    assert saved(rows.assign(kg=rows["kg"].mask(everywhere))) == "not reached"
+    apart = rows["actor"].isin([TORCH, INT8]) & (
+        (rows["task"] == "Walker Stand") == (rows["actor"] == INT8))  # fmt: skip
+    assert saved(rows[~apart]) == ""  # torch on one task, int8 on the other
+    # Of two settings of one task, and of one that torch did not run at.
+    pulls = [planted(["Walker Stand"], pull_period=pull) for pull in (30, 1000)]
+    rows = sensitivity(pd.concat([*pulls, planted(["Cartpole (Gym)"])], ignore_index=True))
+    never = (rows["pull_period"] == 30) & (rows["actor"] == TORCH)
+    assert "(2 of 3 settings;" in saved(rows.assign(kg=rows["kg"].mask(never)))
+    assert "settings" not in saved(rows[~never])
 
 
 def test_mean_over_tasks() -> None:
@@ -324,6 +338,15 @@ def test_runs_metered_by_several_methods_are_not_compared() -> None:
     assert carbon_mean(counted[walker], 2.2).verdict == "not measured"
     with pytest.raises(NothingToDrawError):
         carbon.figures.carbon_ratios(rows)
+
+
+def test_methods_are_told_in_the_same_order_every_time() -> None:
+    every = every_task()
+    names = {task: f"meter {9 - i}+nvml" for i, task in enumerate(list(TASKS)[:8])}
+    several = every[every["task"].isin(names)]
+    found = carbon_mean(several.assign(**{"energy.method": several["task"].map(names)}), 2.2)
+    told = found.measured.partition("energy by ")[2].partition(" (")[0]
+    assert told.split(", ") == sorted(names.values())
 
 
 def test_a_learner_whose_gpu_was_not_metered_decides_nothing() -> None:

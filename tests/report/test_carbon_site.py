@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -69,6 +70,47 @@ def test_an_interval_that_ends_far_out_leaves_the_bars_their_room() -> None:
     assert all(ax.texts and ax.get_xlim()[1] < 10 for ax in fig.axes)
 
 
+def test_a_return_that_fp32_never_reached_has_a_bar_through_the_panel() -> None:
+    def returns(task: str, actor: str, seed: int) -> Sequence[float]:
+        """Of torch's runs on the second task: half of what the others reach."""
+        never = actor == "fp32/torch" and task == "Hopper Stand"
+        return (0, 25, 50, 50) if never else (0, 50, 100, 100)
+
+    tasks = ["Walker Stand", "Hopper Stand"]
+    rows = emissions(with_energy(make_records(tasks, ACTORS, returns=returns)))
+    fig, points = carbon.figures.carbon_ratios(rows)
+    never = points[np.isposinf(points["ratio"])]
+    assert {*zip(never["label"], never["baseline"], never["per"], strict=True)} == {
+        ("Hopper Stand", "fp32/torch", "return")}  # fmt: skip
+    ends = [ax.get_xlim()[1] for ax in fig.axes]
+    assert max(ends) < 10  # twice the largest published ratio
+    assert [text.get_text() for text in fig.axes[0].texts] == ["fp32 never"]
+    assert not fig.axes[1].texts
+    fig.canvas.draw()
+    low = rows.assign(ratio_torch=np.inf, ratio_torch_low=2.0, ratio_torch_high=np.inf)
+    fig, _ = carbon.figures.carbon_ratios(low)
+    for ax in fig.axes:
+        (most,) = {bar.get_width() for bar in ax.patches if bar.get_width() == ax.get_xlim()[1]}
+        reach = [line.vertices for box in ax.collections for line in box.get_paths()]
+        assert any(np.allclose(sorted(ends[:, 0])[0], 2.0) for ends in reach)
+        assert max(ends[:, 0].max() for ends in reach) <= most
+
+
+def test_runs_without_fp32_beside_them_are_not_counted() -> None:
+    pair = with_energy(make_records(["Walker Stand"], ACTORS))
+    alone = with_energy(make_records(["Hopper Stand"], ACTORS[2:]))
+    both = pd.concat([pair, alone], ignore_index=True)
+    runs = carbon.costs.costed_runs(both)
+    shown = carbon.costs.compared_runs(runs, emissions(both))
+    assert len(runs) == 12 and {*shown["key"]} == {*pair["key"]}
+    made = carbon.site.tables_of(frames_of(both))
+    assert {*made["carbon_per_return"].records["key"]} == {*pair["key"]}
+    assert {*made["carbon_energy_by_study"].records["key"]} == {*both["key"]}  # which needs none
+    drawn = carbon.site.drawings_of(frames_of(both))["carbon_ratios"].records
+    assert {*drawn["key"]} == {*pair["key"]}
+    assert not len(carbon.costs.compared_runs(carbon.costs.costed_runs(alone), emissions(alone)))
+
+
 def test_a_baseline_that_a_task_was_not_run_with_has_no_bar() -> None:
     walker, hopper = make_records(["Walker Stand"], ACTORS), make_records(["Hopper Stand"], ACTORS)
     hopper = hopper[hopper["runtime"] + hopper["precision"] != "onnxruntimefp32"]
@@ -94,10 +136,12 @@ def test_the_notebook_tells_ratios_and_what_was_left_out(tmp_path: Path) -> None
     store = ResultStore(tmp_path / "records")
     write_runs(store, "actorq", with_energy(make_records(["Walker Stand"], ACTORS, seeds=(0, 1))))
     write_runs(store, "actorq", make_records(["Walker Stand"], ACTORS, seeds=(2,)))
+    write_runs(store, "actorq", with_energy(make_records(["Hopper Stand"], ACTORS[2:], seeds=(0,))))
     out = render_notebook(NOTEBOOK, tmp_path / "09.ipynb", {"records": str(store.root)})
     text = out.read_text().replace("\\u00a0", " ").replace("\u00a0", " ").replace("&nbsp;", " ")
     assert "Measured: 6 runs of 1 task. 6 runs by `tdp_x_cpu_time`: an estimate" in text
     assert "3 runs recorded no CPU-seconds along the way and are left out" in text
+    assert "1 have no fp32 of their setting to stand against and are left out." in text
     assert "2.22 [2.22, 2.22]" in text and "1.9 to 3.76; 2.8 overall" in text
     assert "per return, against torch fp32 on 1 of 1 settings, and cost more on 0" in text
     assert text.count('"image/png": "') == 2

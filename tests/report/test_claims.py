@@ -259,12 +259,12 @@ def test_wider_weights(records, sign: int, verdict: str) -> None:
     assert rules.wider_weights_lose_more(frame, ["affine4"]).verdict == "not measured"
 
 
-def test_weights_of_a_policy_that_did_not_play_count_for_nothing(records) -> None:
+@pytest.mark.parametrize("name", ["budget.tensors_sha256", "extra.start_time"])
+def test_weights_of_a_policy_that_did_not_play_count_for_nothing(records, name: str) -> None:
     policies = {f"ppo-E{i}-v0": ("ppo", f"E{i}-v0", 100.0) for i in range(12)}
     frame = records(lambda policy, *_: 0.02 * int(policy[5:-3]), ("affine4",), policies)
     weights = pd.DataFrame([{"key": f"w{i}", "policy": policy, "precision": "affine4",
                              "range": [20.0 + i]} for i, policy in enumerate(policies)])
-    name = "budget.tensors_sha256"
     last = weights["policy"].isin([*policies][8:])
     old = weights[last].assign(key=weights["key"] + " of old", range=[[0.0]] * 4, **{name: "old"})
     own = frame["policy"].isin([*policies][8:])
@@ -298,15 +298,16 @@ def test_a_planted_sweet_spot_is_found_and_noise_is_not(records) -> None:
 
 @pytest.mark.parametrize(
     ("budget", "theirs", "ours"),
-    [("tensors_sha256", "a1", "b2"), ("first_seed", 1000, 1001), ("random_actions", 0.0, 0.01)],
+    [("version", "a1", "b2"), ("first_seed", 1000, 1001), ("random_actions", 0.0, 0.01)],
 )
 def test_widths_that_are_no_pair_with_fp32_are_refused(records, budget, theirs, ours) -> None:
     """After a policy of one's own was trained anew its widths are another policy's."""
     frame = records(lambda _, precision, __: -0.5 * (precision == "affine3"), WIDTHS)
-    alike = frame.assign(**{f"budget.{budget}": theirs})
+    column = {"version": "extra.start_time"}.get(budget, f"budget.{budget}")
+    alike = frame.assign(**{column: theirs})
     assert sweet_spots.sweet_spot_exists(alike).verdict == "reproduced"
     fp32 = frame["precision"] == "fp32"
-    other = alike.assign(**{f"budget.{budget}": np.where(fp32, ours, alike[f"budget.{budget}"])})
+    other = alike.assign(**{column: np.where(fp32, ours, alike[column])})
     message = f"affine.* ran with {budget} {theirs}, fp32 with {ours}"
     for rule in (sweet_spots.sweet_spot_exists, sweet_spots.fewer_bits_beat_more,
                  sweet_spots.sweet_spots_differ, sweet_spots.sweet_spot_table):  # fmt: skip

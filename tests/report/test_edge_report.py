@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from quarl_nb.edge.boards import BOARDS, model_inputs
 from quarl_nb.errors import QuarlError
 from quarl_nb.report import edge
 from quarl_nb.report.edge import timings
@@ -95,12 +96,13 @@ def test_what_boards_say_of_themselves_is_not_what_the_model_knows_of_others() -
         imported([22, 64, 64, 64, 25], precision, us, pi) | {"extra.board": {"model": pi}}
         for precision, us in (("fp32", 30), ("int8", 10))
     ])  # fmt: skip
-    for rows in (timings.explanation_rows, timings.board_inputs, timings.emulated_rows):
+    for rows in (timings.explanation_rows, timings.emulated_rows):
         assert rows(boards).empty
+    assert timings.board_inputs(boards, {}).empty
     with pytest.raises(NothingToDrawError, match="no modelled board"):
         edge.memory_figure.memory_bars(boards)
     every = pd.concat([timed(), boards], ignore_index=True)
-    assert set(timings.board_inputs(every)["machine"]) == {timings.PAPERS_BOARD}
+    assert set(timings.board_inputs(every, {})["machine"]) == {timings.PAPERS_BOARD}
     assert len(timings.explanation_rows(every)) == 6
     fig, points = edge.memory_figure.memory_bars(every)
     assert pi not in set(points["machine"])  # the panel is of this machine
@@ -119,10 +121,7 @@ def test_times_of_two_processors_are_not_compared() -> None:
     assert int8.loc[int8["source"] == "modelled", "speedup"].notna().all()
 
 
-def test_networks_are_named_as_in_the_studies() -> None:
-    assert timings.network_name([64, 64, 64]) == "64x3"
-    assert timings.network_name([4096, 512, 1024]) == "4096-512-1024"
-    assert timings.network_name([]) == "linear"
+def test_policies_are_those_of_table_6() -> None:
     assert timings.policies() == NETWORKS
 
 
@@ -204,8 +203,9 @@ def test_without_records_the_published_table_stands_alone() -> None:
     assert edge.success.success_rows(timed()).empty and timings.latency_rows(flights({})).empty
     shown = edge.tables.table6(nothing, nothing)
     assert shown.loc[("Policy I", "fp32"), ("success", "published")] == "60%"
-    for rows in (timings.explanation_rows, timings.emulated_rows, timings.board_inputs):
+    for rows in (timings.explanation_rows, timings.emulated_rows):
         assert rows(nothing).empty
+    assert timings.board_inputs(nothing, {}).empty
     for table in ("explanation_table", "boards_table", "inputs_table", "emulated_table",
                   "success_table", "falls_table"):
         assert getattr(edge.tables, table)(nothing).empty
@@ -394,10 +394,17 @@ def test_emulated_cores_tell_instructions_and_bytes() -> None:
 
 
 def test_every_input_of_the_model_is_listed_with_its_source() -> None:
-    found = timings.board_inputs(timed())
+    found = timings.board_inputs(timed(), {})
     assert list(found["input"]) == ["ram_bytes", "system_bytes", "flash"]
     assert edge.tables.inputs_table(found)["value (SI units, bytes)"].iloc[0] == "1,000,000,000"
     assert "assumed: a card" in set(found["source"])
+    known = {timings.PAPERS_BOARD: model_inputs(BOARDS[timings.PAPERS_BOARD])}
+    every = edge.tables.inputs_table(timings.board_inputs(timed(), known)).set_index("input")
+    values = every["value (SI units, bytes)"]
+    assert values["macs_per_cycle_int8"] == "1.580" and values["runtime_bytes_c"] == "1,700,000"
+    assert values["ram_bytes"] == "1,000,000,000"  # the record's own
+    assert every.loc["macs_per_cycle_fp32", "source"].startswith("llvm-mca")
+    assert {*every.index} == {*known[timings.PAPERS_BOARD]} - {"cpu"}
 
 
 def test_the_site_writes_what_is_recorded() -> None:

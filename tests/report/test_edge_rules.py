@@ -73,6 +73,18 @@ def test_eighteen_times_on_the_papers_board(ratios, verdict) -> None:
     assert found.interval is not None and found.interval.value == pytest.approx(ratios["256x3"])
 
 
+@pytest.mark.parametrize("missing", ["256x3", "4096-512-1024"])
+def test_a_policy_that_did_not_run_on_the_board_may_be_the_one_of_eighteen_times(missing) -> None:
+    board = on_the_board({})
+    some = board[board["board"].isna() | ~board["key"].str.contains(
+        missing.replace("x3", ", 256").replace("-", ", "))]  # fmt: skip
+    assert len(some) == len(board) - 2
+    two = ["Policy II", "Policy III"]
+    assert edge.rules.int8_speedup(board, two, low=18).verdict == "not reproduced"
+    assert edge.rules.int8_speedup(some, two, low=18).verdict == "inconclusive"
+    assert edge.rules.int8_speedup(some, two, low=18, each=True).verdict == "not reproduced"
+
+
 @pytest.mark.parametrize(
     ("ratios", "verdict"),
     [({"256x3": 14.0, "4096-512-1024": 18.0}, "reproduced"),
@@ -113,6 +125,8 @@ def test_the_larger_policy_in_int8_must_be_faster_and_as_good(ratio, int8_succes
     found = edge.rules.larger_int8_faster(records, "Policy III", "Policy II")
     assert found.verdict == verdict
     assert f"{ratio / 10:.2f}x" in found.measured
+    told = f"success falls by {1 - (int8_success or 0) / 0.9:.1%} of that of Policy II in fp32"
+    assert (told in found.measured) == (int8_success is not None)
     assert edge.rules.larger_int8_faster(timed(), "Policy III", "Policy II").verdict \
         == "inconclusive"  # fmt: skip
 
@@ -133,6 +147,8 @@ def test_resident_memory_counts_the_whole_process() -> None:
     assert "3.20 times smaller in C, 1.13 times smaller in ORT" in found.measured
     assert "weights alone 4.00 to 4.00 times" in found.measured
     assert edge.rules.resident_memory_smaller(timed(), factor=3.0).verdict == "reproduced"
+    some = timed()[timed()["network"] != "256x3"]  # of which the policy left out may be 4.1 times
+    assert edge.rules.resident_memory_smaller(some, factor=4.1).verdict == "inconclusive"
     one = pd.DataFrame([measured_row("64x3", "fp32", "c", 1)])
     assert edge.rules.resident_memory_smaller(one, factor=3.8).verdict == "not measured"
 
@@ -261,6 +277,18 @@ def test_few_bits_are_undecided_where_loss_is(others, rate) -> None:
     assert found.verdict == "inconclusive"
     fall = 100 * (0.9 - rate)
     assert found.measured.startswith(f"affine5 (QAT) falls by points: Policy I {fall:.1f}")
+
+
+def test_few_bits_may_pay_in_a_policy_that_did_not_run_on_the_board() -> None:
+    board, trained = on_the_board(dict.fromkeys(HIDDEN, 0.5)), flights(KEPT, trainings=3)
+    found = edge.success_rules.few_bits_pay(pd.concat([board, trained]), ["affine5"])
+    assert found.verdict == "not reproduced"
+    one = board[board["board"].isna() | board["key"].str.contains("22, 64")]
+    found = edge.success_rules.few_bits_pay(pd.concat([one, trained]), ["affine5"])
+    assert found.verdict == "inconclusive"
+    lost = flights(KEPT | {("affine5", "qat"): 0.7}, trainings=3)  # which no other policy mends
+    found = edge.success_rules.few_bits_pay(pd.concat([one, lost]), ["affine5"])
+    assert found.verdict == "not reproduced"
 
 
 def test_few_bits_are_judged_on_the_papers_board_and_over_trainings() -> None:

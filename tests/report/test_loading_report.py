@@ -53,9 +53,6 @@ def test_the_share_of_packing(share, verdict) -> None:
     assert found.verdict == verdict and found.keys == ("k",)
     assert found.interval is not None and found.interval.value == pytest.approx(0.6)
     assert "packing takes 90% [" in found.measured
-    old = make_records().drop(columns="pack_int8_s")
-    assert loading.packing_takes(old, "2048x3", both, share).verdict == "not measured"
-    assert "pack_int8" not in set(loading.loading_rows(old)["way"])
 
 
 def test_what_was_not_loaded_is_not_measured() -> None:

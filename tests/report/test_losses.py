@@ -7,7 +7,14 @@ import pandas as pd
 import pytest
 
 from quarl_nb.errors import QuarlError
-from quarl_nb.report.losses import paired_losses, percent, policy_label, ptq_records
+from quarl_nb.report.losses import (
+    paired_losses,
+    percent,
+    policy_label,
+    policy_labels,
+    ptq_records,
+)
+from quarl_nb.report.ptq.tables import loss_table, sweet_spot_tables
 
 
 def frame(**returns: list[float]) -> pd.DataFrame:
@@ -93,9 +100,15 @@ def test_other_seeds_are_refused() -> None:
 
 def test_two_policies_of_one_name_are_no_pair() -> None:
     rows = frame(fp32=[1.0, 2], affine8=[1.0, 2])
-    rows["budget.tensors_sha256"] = ["a1", "b2"]
-    with pytest.raises(QuarlError, match="affine8 ran with tensors_sha256 b2, fp32 with a1"):
-        paired_losses(rows)
+    for column in ("budget.tensors_sha256", "extra.start_time"):
+        with pytest.raises(QuarlError, match="affine8 ran with version b2, fp32 with a1"):
+            paired_losses(rows.assign(**{column: ["a1", "b2"]}))
+        with pytest.raises(QuarlError, match="affine8 ran with version unknown, fp32 with a1"):
+            paired_losses(rows.assign(**{column: ["a1", None]}))
+        assert paired_losses(rows.assign(**{column: "a1"}))["version"].tolist() == ["a1"] * 2
+        assert paired_losses(rows.assign(**{column: np.nan}))["version"].tolist() == [""] * 2
+    saved_twice = {"budget.tensors_sha256": "a1", "extra.start_time": ["2026-01-01", "2026-02-01"]}
+    assert len(paired_losses(rows.assign(**saved_twice))) == 2
 
 
 def test_of_a_name_that_another_policy_was_given_only_the_newest_counts() -> None:
@@ -107,6 +120,24 @@ def test_of_a_name_that_another_policy_was_given_only_the_newest_counts() -> Non
         rows = paired_losses(both.reset_index(drop=True))
         assert rows["reference"].tolist() == [3.5, 3.5]
         assert all(set(rows[name]) == {value} for name, value in change.items())
+
+
+@pytest.mark.parametrize("column", ["budget.tensors_sha256", "extra.start_time"])
+def test_of_a_policy_that_was_trained_anew_only_the_newest_counts(column: str) -> None:
+    old = frame(fp32=[1.0, 2], affine4=[1.0, 2], affine8=[1.0, 2])
+    old = old.assign(**{"provenance.start_time": "2026-01-01", column: "a1"})
+    new = frame(fp32=[3.0, 4], affine8=[3.0, 4])
+    new = new.assign(**{"provenance.start_time": "2026-02-01", column: "b2"})
+    beside = frame(fp32=[5.0, 6]).assign(policy="other", **{"provenance.start_time": "2026-01-02"})
+    for measured, left in ((new, ["fp32", "affine8"]), (new[:1], ["fp32"]), (new[1:], [])):
+        replaced = old[~old["precision"].isin(measured["precision"])]  # of the suite's own policies
+        for before in (old, replaced):
+            rows = paired_losses(pd.concat([measured, before, beside], ignore_index=True))
+            mine = rows[rows["policy"] != "other"]
+            assert mine["precision"].tolist() == left and len(rows) == len(left) + 1
+            assert set(mine["reference"]) <= {3.5} and set(mine["version"]) <= {"b2"}
+    other_seed = pd.concat([old.assign(seed=1), new], ignore_index=True)
+    assert len(paired_losses(other_seed)) == 5  # each seed is a training of its own
 
 
 def test_a_greedy_and_an_exploring_record_are_no_pair() -> None:
@@ -133,9 +164,7 @@ def test_rows_of_other_studies_and_other_ranges_are_left_out() -> None:
     assert ptq_records(both, algos=["dqn"]).empty
 
 
-def test_labels() -> None:
-    assert policy_label("dqn-PongNoFrameskip-v4") == "DQN Pong"
-    assert policy_label("public/sac-HalfCheetah-v3") == "SAC HalfCheetah (public)"
+def test_percentages_have_no_negative_zero() -> None:
     assert [percent(x) for x in (0.1234, -0.0001)] == ["12.3%", "0.0%"]
 
 
@@ -153,3 +182,30 @@ def test_labels() -> None:
 )
 def test_policies_have_short_labels(policy: str, label: str) -> None:
     assert policy_label(policy) == label
+
+
+def test_policies_that_are_shown_together_have_labels_of_their_own() -> None:
+    shared = {
+        "ppo-MountainCar-v0": "PPO MountainCar-v0",
+        "ppo-MountainCarContinuous-v0": "PPO MountainCarContinuous-v0",
+        "dqn-CartPole-v0": "DQN CartPole-v0",
+        "dqn-CartPole-v1": "DQN CartPole-v1",
+        "public/a3c-gru-pong-v4.80": "A3C-GRU pong-v4.80 (public)",
+        "public/a3c-gru-PongDeterministic-v4": "A3C-GRU PongDeterministic-v4 (public)",
+    }
+    alone = {"dqn-PongNoFrameskip-v4": "DQN Pong", "my_model": "my_model",
+             "public/dqn-PongNoFrameskip-v4": "DQN Pong (public)"}  # fmt: skip
+    assert policy_labels([*shared, *alone]) == shared | alone
+    assert policy_labels(pd.Series(["dqn-CartPole-v1"] * 2)) == {"dqn-CartPole-v1": "DQN CartPole"}
+    assert policy_labels([]) == {}
+
+
+def test_tables_have_a_row_a_policy_where_short_labels_are_shared() -> None:
+    rows = frame(fp32=[1.0, 2], affine8=[1.0, 2], affine4=[0.5, 1], affine2=[0.0, 0])
+    one, two = (rows.assign(policy=name, algo="ppo", env_id=name[4:], key=name + rows["key"])
+                for name in ("ppo-CartPole-v0", "ppo-CartPole-v1"))  # fmt: skip
+    both = pd.concat([one, two], ignore_index=True)
+    names = ["PPO CartPole-v0", "PPO CartPole-v1"]
+    assert loss_table(paired_losses(both)).index.tolist() == names
+    assert sweet_spot_tables(both)[1]["policy"].tolist() == names
+    assert loss_table(paired_losses(one)).index.tolist() == ["PPO CartPole"]

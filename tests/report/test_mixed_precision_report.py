@@ -12,6 +12,7 @@ from quarl_nb.errors import QuarlError
 from quarl_nb.report.mixed_precision.figures import speedup_by_size
 from quarl_nb.report.mixed_precision.rewards import reward_table
 from quarl_nb.report.mixed_precision.rules import half_precision_speedup
+from quarl_nb.report.mixed_precision.site import tables_of
 from quarl_nb.report.mixed_precision.speedups import parts_table, speedup_tables, speedups
 from quarl_nb.report.style import NothingToDrawError
 
@@ -119,8 +120,8 @@ def test_a_seed_that_learned_in_neither_precision_counts_for_nothing():
     [
         ({"A": 1.1, "B": 3.0}, 0.0, "reproduced"),
         ({"A": 1.1, "B": 3.0}, None, "inconclusive"),  # fast, the reward unknown
-        ({"A": 1.1, "B": 3.0}, 0.5, "not reproduced"),  # slow, or with a loss
-        ({"A": 1.1, "B": 1.2}, None, "not reproduced"),
+        ({"A": 1.1, "B": 3.0}, 0.5, "inconclusive"),  # slow, or with a loss, but on a CPU
+        ({"A": 1.1, "B": 1.2}, None, "inconclusive"),
     ],
 )
 def test_the_verdict_needs_speed_and_reward(ratios, loss, verdict):
@@ -130,6 +131,24 @@ def test_the_verdict_needs_speed_and_reward(ratios, loss, verdict):
     runs = ("", "1", "2") if loss is not None else ("",)
     assert set(found.keys) == {f"{policy}{precision}{run}" for policy in "AB"
                                for precision in ("fp32", "bf16") for run in runs}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("ratios", "loss", "device", "half", "verdict"),
+    [
+        ({"A": 1.1, "B": 1.2, "C": 1.2}, None, "cuda", "fp16", "not reproduced"),
+        ({"A": 1.1, "B": 1.2, "C": 3.0}, 0.5, "cuda", "fp16", "not reproduced"),
+        ({"A": 1.1, "B": 1.2, "C": 3.0}, None, "cuda", "fp16", "inconclusive"),
+        ({"A": 1.1, "B": 1.2}, None, "cuda", "fp16", "inconclusive"),  # C may be faster
+        ({"A": 1.1, "B": 1.2, "C": 1.2}, None, "cuda", "bf16", "inconclusive"),
+        ({"A": 1.1, "B": 1.2, "C": 1.2}, None, "cpu", "bf16", "inconclusive"),
+    ],
+)
+def test_only_the_preprints_policies_in_float16_on_a_gpu_refute(ratios, loss, device, half,
+                                                               verdict):  # fmt: skip
+    frame = records(ratios, loss, device=device, seeds=3)
+    frame["precision"] = frame["precision"].replace("bf16", half)
+    assert half_precision_speedup(frame).verdict == verdict
 
 
 def test_noise_seldom_passes_for_the_one_policy_without_loss():
@@ -208,6 +227,12 @@ def test_figure_and_table_show_the_ratios():
     assert shown["parameters"].iloc[0] == "1,000,000"
 
 
+def test_the_caption_names_no_method_since_each_row_has_its_own():
+    made = tables_of({"mixed_precision": records({"A": 1.6})})["mixed_precision"]
+    assert "tdp_x_cpu_time" not in made.caption
+    assert made.shown["its energy (method)"].str.contains("tdp_x_cpu_time").all()
+
+
 def test_of_a_short_run_seconds_and_energy_say_what_they_are():
     on_cpu, on_gpu = (records({"A": 2.0}, jitter=0.0, device=name) for name in ("cpu", "cuda"))
     gpu = on_gpu["run_energy"].map(lambda read: read | {"method": "rapl+nvml"})
@@ -218,8 +243,8 @@ def test_of_a_short_run_seconds_and_energy_say_what_they_are():
     assert cuda["short run"] == "1.86x of wall seconds"
     assert cpu["its energy (method)"] == "2.00x (tdp_x_cpu_time)"
     assert cuda["its energy (method)"] == "2.00x (rapl+nvml)"
-    on_cpu.at[0, "run_energy"] = {"cpu_s": 0.027, "energy_j": 1.0}  # an older record tells none
-    assert speedups(on_cpu)["energy_method"].tolist() == ["tdp_x_cpu_time and unknown"]
+    on_cpu.at[0, "run_energy"] = {"cpu_s": 0.027, "energy_j": 1.0, "method": "pmic"}
+    assert speedups(on_cpu)["energy_method"].tolist() == ["pmic and tdp_x_cpu_time"]
 
 
 def test_the_parts_of_a_step():

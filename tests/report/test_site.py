@@ -165,12 +165,18 @@ def test_a_policy_is_as_wide_as_its_widest_layer() -> None:
     measured = {"count": [100, 900], "range": [4.0, 6.0], "std": [0.5, 0.1],
                 "range_over_std": [8.0, 60.0], "sqnr_db": [20.0, 10.0]}  # fmt: skip
     losses = pd.DataFrame([{"policy": "p", "precision": "affine4", "ranges": "minmax", "loss": 0.1,
-                            "loss_low": 0.0, "loss_high": 0.2, "keys": ("k",)}])  # fmt: skip
+                            "loss_low": 0.0, "loss_high": 0.2, "keys": ("k",),
+                            "version": ""}])  # fmt: skip
     arrays = {"counts": np.array([[100.0], [900]]), "edges": np.array([[-2.0, 2], [-3, 3]])}
-    (row,) = weights.weights_frame([{"cell": cell, "measured": measured, "key": "w"}],
-                                   lambda _: arrays, losses, "affine4").to_dict("records")
+    record = {"cell": cell, "measured": measured, "key": "w", "profile": "full"}
+    (row,) = weights.weights_frame([record], lambda _: arrays, losses, "affine4").to_dict("records")
     assert (row["weight_range"], row["weight_std"], row["range_over_std"], row["sqnr_db"]) == \
         (6.0, 0.5, 60.0, 10.0)
+    assert weights.weights_frame([], lambda _: arrays, losses, "affine4").empty
+    trained = record | {"extra": {"start_time": "2026-01-01"}}
+    for version, kept in (("", 1), ("2026-01-01", 1), ("2026-02-01", 0)):  # trained anew since
+        played = losses.assign(version=version)
+        assert len(weights.weights_frame([trained], lambda _: arrays, played, "affine4")) == kept
 
 
 def test_verdicts_of_triples(records) -> None:

@@ -105,6 +105,22 @@ def test_ptq_of_a_policy_that_never_learned_decides_nothing(records) -> None:
         assert len(elsewhere.keys) == len(alone.keys) + 2
 
 
+def test_one_that_learned_under_its_name_before_is_no_proof_of_a_policy(records) -> None:
+    def trained(mean: float, month: str) -> pd.DataFrame:
+        policies = {"ppo-PongNoFrameskip-v4": ("ppo", "PongNoFrameskip-v4", mean)}
+        frame = records(lambda *_: 0.0, ("affine2", "affine4", "affine8"), policies, noise=0.0)
+        times = {f"{of}.start_time": f"2026-{month}-01" for of in ("provenance", "extra")}
+        weights = {"key": "w", "policy": [*policies][0], "range": [1.0]}
+        return pd.concat([frame, pd.DataFrame([weights])], ignore_index=True).assign(**times)
+
+    both = pd.concat([trained(20.0, "01"), trained(-21.0, "02")], ignore_index=True)
+    for rule, *precisions in (
+        (rules.similar_rewards, ["affine8"]), (rules.hardness_differs, ["affine8"]),
+        (rules.wider_weights_lose_more, ["affine8"]), (sweet_spots.sweet_spot_exists,),
+    ):  # fmt: skip
+        assert "learned: ppo-PongNoFrameskip-v4" in rule(both, *precisions).measured, rule
+
+
 @pytest.mark.parametrize("rule", [
     sweet_spots.sweet_spot_exists, sweet_spots.fewer_bits_beat_more,
     sweet_spots.sweet_spots_differ,

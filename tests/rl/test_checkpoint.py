@@ -33,6 +33,7 @@ from quarl_nb.rl.checkpoint import (
     read_progress,
     save_checkpoint,
 )
+from quarl_nb.rl.d4pg import D4PG
 from quarl_nb.rl.prioritized import PrioritizedDQN, PrioritizedReplayBuffer
 
 ARRAYS = ("observations", "next_observations", "actions", "rewards", "dones", "timeouts")
@@ -170,6 +171,11 @@ def sac(**options: Any) -> SAC:
                policy_kwargs={"net_arch": [4]}, **options)  # fmt: skip
 
 
+def d4pg(**options: Any) -> D4PG:
+    return D4PG("MlpPolicy", "Pendulum-v1", seed=0, device="cpu", learning_starts=10, batch_size=8,
+                policy_kwargs={"net_arch": [4]}, **options)  # fmt: skip
+
+
 def normalized() -> A2C:
     env = VecNormalize(DummyVecEnv([lambda: gym.make("CartPole-v1")]), gamma=0.9)
     return A2C("MlpPolicy", env, seed=0, device="cpu", policy_kwargs={"net_arch": [4]})
@@ -186,6 +192,8 @@ REFUSED = {
     "network": (raw, lambda: raw(6), "it is of another network or environment"),
     "normalized": (normalized, raw, "it is of normalized observations, not of raw ones"),
     "raw": (raw, normalized, "it is of raw observations, not of normalized ones"),
+    "returns": (d4pg, lambda: d4pg(v_max=100.0),
+                "its v_min and v_max are -150 and 150, those of the algorithm -150 and 100"),
     "variables": (sac, lambda: sac(ent_coef=0.1), "its log_ent_coef is none of the algorithm's"),
 }
 

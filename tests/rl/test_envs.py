@@ -186,6 +186,13 @@ def test_unknown_environments_are_named_with_the_nearest(env_id, near):
     assert env_id in str(caught.value)
 
 
+@pytest.mark.parametrize("env_id", ["quarl/AirNavigaton-v0", "quarl/AirNavigation-v7"])
+def test_an_unknown_one_of_our_own_is_one_line_as_a_vector_too(env_id):
+    for make in (make_env, lambda env_id: make_vec(env_id, 2)):
+        with pytest.raises(QuarlError, match=f"'{env_id}'; did you mean 'quarl/AirNavigation-v0'"):
+            make(env_id)
+
+
 def test_an_environment_of_a_module_that_is_not_found_or_registers_nothing(tmp_path, monkeypatch):
     for name, imported in (("empty_module", "gymnasium"), ("broken_module", "no_such_dependency")):
         (tmp_path / f"{name}.py").write_text(f"import {imported}")

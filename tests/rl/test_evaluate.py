@@ -70,13 +70,6 @@ def test_every_seed_gets_one_whole_episode(n_envs):
     assert result.seeds == seeds
 
 
-def test_short_episodes_are_not_favoured():
-    # Ten episodes of one step and one of fifty: keeping the first five to finish would give 1.
-    seeds = [50, 1, 1, 1, 1]
-    result = evaluate(Still(), "seed", seeds, n_envs=5, make=SeedEnv)
-    assert np.mean(result.lengths) == np.mean(seeds)
-
-
 def test_a_recurrent_state_starts_anew_with_each_episode():
     policy = Counter()
     evaluate(policy, "seed", [3, 2, 4, 5], n_envs=2, make=SeedEnv)

@@ -229,6 +229,10 @@ def test_bad_folders_and_names_are_one_line(
     publish(tmp_path, "a3c-gru", "pong-v4.80", {"conv1.weight": torch.zeros(32, 1, 3, 3)})
     with pytest.raises(QuarlError, match="model.tar' lacks the tensor 'conv2.weight'"):
         load_policy("public/a3c-gru-pong-v4.80")
+    publish(tmp_path, "ppo", "CartPole-v1", {"weight": torch.zeros(3)})
+    message = "unknown algorithm of '.*model.tar', which is no SB3 zip: 'ppo'; allowed: a3c-gru, du"
+    with pytest.raises(QuarlError, match=message):
+        load_policy("public/ppo-CartPole-v1")
     (tmp_path / "index.json").write_text("[{}]")
     with pytest.raises(QuarlError, match="index.json .* is damaged"):
         public_agents()

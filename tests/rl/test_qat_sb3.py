@@ -444,6 +444,15 @@ def test_the_optimizer_keeps_its_parameters_and_gets_the_steps(algo: str) -> Non
     assert {id(p) for p in optimizer.param_groups[1]["params"]} == steps and len(steps) == 5
 
 
+def test_a_delay_may_last_for_some_of_the_parts_a_run_goes_on_in() -> None:
+    model = MODELS["a2c"]()
+    callback, begun = prepare_qat(model, 4, quant_delay=90), []
+    for _ in range(3):
+        model.learn(40, callback=callback, reset_num_timesteps=False)
+        begun.append(is_quantized(model))
+    assert begun == [False, False, True] and model.num_timesteps == 120
+
+
 def test_errors() -> None:
     with pytest.raises(QuarlError, match="1 bits; allowed: 2 to 16"):
         prepare_qat(MODELS["ppo"](), 1)

@@ -21,8 +21,9 @@ import stable_baselines3 as sb3
 import torch
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import CheckpointCallback
+from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.torch_layers import BaseFeaturesExtractor, NatureCNN
-from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
+from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecNormalize
 from torch import nn
 
 from quarl_nb.cli import main
@@ -158,6 +159,27 @@ def test_same_actions_live_zipped_and_on_disk(name: str, tmp_path: Path) -> None
     assert_same(zipped, model, obs)
     save_policy(zipped, tmp_path / "policy", {})
     assert_same(load_policy(tmp_path / "policy"), model, obs)
+
+
+def test_environments_in_processes_of_their_own_tell_their_id() -> None:
+    envs = make_vec_env(CARTPOLE, 2, vec_env_cls=SubprocVecEnv)
+    model = sb3.PPO("MlpPolicy", VecNormalize(envs), device="cpu")
+    try:
+        assert PolicyNet.from_sb3(model).spec.env_id == CARTPOLE
+    finally:
+        envs.close()
+    assert PolicyNet.from_sb3(model).spec.env_id is None
+
+
+def test_environments_that_do_not_tell_their_id_are_no_error() -> None:
+    class Silent(DummyVecEnv):
+        def get_attr(self, attr_name: str, indices: Any = None) -> list[Any]:
+            if attr_name == "spec":
+                raise NotImplementedError
+            return super().get_attr(attr_name, indices)
+
+    model = sb3.PPO("MlpPolicy", Silent([lambda: gym.make(CARTPOLE)]), device="cpu")
+    assert PolicyNet.from_sb3(model).spec.env_id is None
 
 
 def test_the_fast_cnn_is_an_ordinary_one() -> None:

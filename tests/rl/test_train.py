@@ -319,16 +319,6 @@ def test_an_error_at_finite_parameters_is_not_called_divergence(tmp_path, monkey
         training.train(short("ppo-CartPole-v1"), tmp_path)
 
 
-def test_recipes_cover_the_small_environments_and_pong_of_table_4():
-    names = set(recipes())
-    for env_id, algos in {
-        "CartPole-v1": "a2c dqn ppo", "MountainCarContinuous-v0": "a2c ppo ddpg",
-        "BipedalWalker-v3": "a2c ppo ddpg", "HalfCheetah-v5": "a2c ppo ddpg",
-        "Walker2d-v5": "a2c ppo ddpg", "PongNoFrameskip-v4": "a2c dqn ppo",
-    }.items():  # fmt: skip
-        assert {f"{algo}-{env_id}" for algo in algos.split()} <= names
-
-
 def test_linear_schedule():
     assert [linear(0.2)(p) for p in (1.0, 0.5, 0.0)] == [0.2, 0.1, 0.0]
 

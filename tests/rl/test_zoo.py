@@ -194,10 +194,10 @@ def test_a_diverging_run_leaves_no_policy_and_stops_no_other(project, monkeypatc
 
 
 def test_an_unexpected_error_is_one_line_and_stops_no_other(project, monkeypatch):
-    def failing(recipe, *options):
+    def failing(recipe, run_dir, **options):
         if recipe.name == PPO:
             raise AssertionError("r.LengthSquared()\n> 0.0f")
-        return train(recipe, *options)
+        return train(recipe, run_dir, **options)
 
     monkeypatch.setattr(zoo, "train", failing)
     results = dict(zoo.train_policies([PPO, A2C]))

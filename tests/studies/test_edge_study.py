@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+from dataclasses import asdict
+
 import pytest
 
+from quarl_nb.edge.boards import MACS_PER_CYCLE, RUNTIME_BYTES
 from quarl_nb.edge.build import this_machine
 from quarl_nb.errors import QuarlError, UnavailableError
 from quarl_nb.runner import plan, run_study
@@ -26,6 +29,8 @@ def test_the_smoke_profile_runs_to_records(tmp_path):
     assert (here["source"] == "measured").all() and (pi["source"] == "modelled").all()
     inputs = pi.loc[("c", "int8")]["extra.board"]  # of the model, each with its source
     assert inputs["clock_hz"] == {"value": 1.2e9, "source": "003 (ActorQ), Table 7"}
+    assert inputs["macs_per_cycle_int8"]["value"] == MACS_PER_CYCLE["cortex_a53", "int8"].value
+    assert inputs["runtime_bytes_c"] == asdict(RUNTIME_BYTES["c"])
     assert here["modelled_latency_s"].isna().all() and pi["latency_p50_s"].isna().all()
     for _, row in here.iterrows():
         percentiles = [row[f"latency_p{p}_s"] for p in (10, 50, 90, 99)]

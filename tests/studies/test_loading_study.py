@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
+import torch
 
 from quarl_nb.errors import QuarlError
 from quarl_nb.runner import plan, run_study
 from quarl_nb.store import ResultStore
+from quarl_nb.studies import loading
 from quarl_nb.studies.inference import random_policy
 from quarl_nb.studies.loading import LOADING, PACKED, torch_loader
 
@@ -23,10 +27,25 @@ def test_the_smoke_profile_runs_to_a_record(tmp_path):
 
 
 @pytest.mark.parametrize("precision", PACKED)
-def test_every_parameter_is_loaded(precision):
-    load = torch_loader(random_policy("64x3", 0), precision)
-    keys = load()
-    assert not keys.missing_keys and not keys.unexpected_keys
+def test_every_parameter_is_loaded(precision, monkeypatch):
+    net, made = random_policy("64x3", 0), []
+    zeros = copy.deepcopy(net)
+    with torch.no_grad():
+        for parameter in zeros.parameters():
+            parameter.zero_()
+
+    def of_zeros_first(net, precision):
+        made.append(torch_model(net if made else zeros, precision))
+        return made[-1]
+
+    torch_model = loading._torch_model
+    monkeypatch.setattr(loading, "_torch_model", of_zeros_first)
+    load = torch_loader(net, precision)
+    model, source = made
+    obs = torch.randn(8, *net.spec.obs_shape, generator=torch.Generator().manual_seed(0))
+    assert not model(obs).any() and source(obs).any()
+    load()
+    assert torch.equal(model(obs), source(obs))
 
 
 @pytest.mark.parametrize(

@@ -38,8 +38,8 @@ def test_a_cell_is_a_run_that_repeats(tmp_path):
 
 @pytest.mark.parametrize("profile", ["smoke", "quick", "full"])
 def test_every_profile_is_a_valid_matrix_of_different_cells(profile):
-    jobs = plan(ACTORQ_VARIANTS, profile)
-    assert len({job.key for job in jobs}) == len(jobs) > 0
+    cells = ACTORQ_VARIANTS.cells(ACTORQ_VARIANTS.profiles[profile])
+    assert len(plan(ACTORQ_VARIANTS, profile)) == len(cells) > 0  # `plan` drops equal ones
 
 
 def test_more_seeds_are_for_the_replicated_variants_alone():

@@ -1,4 +1,7 @@
-"""The rules that decide ActorQ's claims of what weights cost to send and to hold."""
+"""The rules that decide ActorQ's claims of what weights cost to send and to hold.
+
+They are of bytes and of an actor's own step, which no learner on another processor changes.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ import pandas as pd
 
 from quarl_nb.report.actorq.actors import INT8
 from quarl_nb.report.actorq.curves import TASKS
-from quarl_nb.report.actorq.findings import finding, missing_tasks, tasks_told, told
+from quarl_nb.report.actorq.findings import missing_tasks, of_enough_runs, tasks_told, told
 from quarl_nb.report.actorq.parts import communication_speedups, step_parts
 from quarl_nb.report.actorq.runs import BUT_PULLS, MACHINE, learning_runs
 from quarl_nb.report.actorq.runtime_rules import FP32, actor_parts
@@ -22,7 +25,7 @@ ON_ONE_MACHINE = [*BUT_PULLS, *MACHINE]  # what runs at two pull periods have in
 
 def messages_smaller(records: pd.DataFrame, factor: float) -> Finding:
     """Bytes of weights sent in fp32 over sent in 8 bits: reproduced at `factor` or more."""
-    rows = _communication(records)
+    rows = _communication(step_parts(measured(records)))
     return _bytes(rows, rows["smaller"].min() >= factor) if len(rows) else NOT_MEASURED
 
 
@@ -47,20 +50,19 @@ def communication_helps(records: pd.DataFrame, pull_period: int, factor: float) 
     its interval reaches `factor`; not reproduced when on every task of Table 2 it is surely below
     `factor`, corrected too: a task that is not measured may be the one that was meant.
     """
-    rows = _communication(records, pull_period)
+    rows = _communication(actor_parts(records), pull_period)
     if rows.empty:
         return NOT_MEASURED
     most = rows.loc[rows["speedup"].idxmax()]
     below = (rows["speedup_most"] < factor).all() and not missing_tasks(rows)
     verdict = decided(most["speedup_least"] > 1 and most["speedup_high"] >= factor, below)
-    text = f"{_communication_text(rows)}; {tasks_told(rows)}"
-    return finding(verdict, rows, text, Interval.of(most, "speedup"))
+    return of_enough_runs(verdict, rows, _communication_text(rows), Interval.of(most, "speedup"))
 
 
 def communication_matters_little(records: pd.DataFrame, pull_period: int) -> Finding:
     """The same ratios; reproduced when every ratio is 1 within 5 %, not reproduced when
     one is not, corrected for all tasks."""
-    rows = _communication(records, pull_period)
+    rows = _communication(actor_parts(records), pull_period)
     if rows.empty:
         return NOT_MEASURED
     low, high = rows["speedup_low"], rows["speedup_high"]
@@ -68,7 +70,7 @@ def communication_matters_little(records: pd.DataFrame, pull_period: int) -> Fin
     apart = (rows["speedup_least"] > 1 + MARGIN) | (rows["speedup_most"] < 1 - MARGIN)
     verdict = decided(within.all(), apart.any())
     most = rows.loc[(rows["speedup"] - 1).abs().idxmax()]
-    return finding(verdict, rows, _communication_text(rows), Interval.of(most, "speedup"))
+    return of_enough_runs(verdict, rows, _communication_text(rows), Interval.of(most, "speedup"))
 
 
 def gains_by_scenario(records: pd.DataFrame, heavy: int, rare: int) -> Finding:
@@ -100,12 +102,12 @@ def gains_by_scenario(records: pd.DataFrame, heavy: int, rare: int) -> Finding:
                      f"{row['compute'].value:.2f}x" for row in rows)
     text = (f"gain of communication at {heavy} over that at {rare} steps, of compute at {rare} "
             f"over that at {heavy}: {text}; {tasks_told(found)}")
-    return finding(verdict, found, text)
+    return of_enough_runs(verdict, found, text)
 
 
-def _communication(records: pd.DataFrame, pull_period: int = 0) -> pd.DataFrame:
+def _communication(parts: pd.DataFrame, pull_period: int = 0) -> pd.DataFrame:
     """8-bit weights to fp32 actors (the paper's q = 32, q_c = 8); torch where measured."""
-    found = communication_speedups(step_parts(measured(records)))
+    found = communication_speedups(parts)
     if found.empty:
         return found
     found = found[(found["communication"] == "int8") & (found["precision"] == "fp32")]
@@ -117,7 +119,7 @@ def _communication(records: pd.DataFrame, pull_period: int = 0) -> pd.DataFrame:
 
 def _communication_text(rows: pd.DataFrame) -> str:
     ratios = "; ".join(f"{row['task']} {told(row, 'speedup')}" for _, row in rows.iterrows())
-    return f"steps per second, sent in 8 bits over fp32: {ratios}"
+    return f"steps per second, sent in 8 bits over fp32: {ratios}; {tasks_told(rows)}"
 
 
 def _bytes(rows: pd.DataFrame, holds: bool) -> Finding:

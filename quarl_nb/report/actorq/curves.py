@@ -95,14 +95,12 @@ class Redrawn:
         weights: of each kind's runs, shape [1 + RESAMPLES, runs]: the first row is the estimate
             itself, the others are redrawn runs.
         level: `reward_level` of `fp32`, redrawn with them, shape [1 + RESAMPLES].
-        generator: what they were drawn with.
     """
 
     actors: dict[str, pd.DataFrame]
     fp32: pd.DataFrame
     weights: dict[str, Floats]
     level: Floats
-    generator: np.random.Generator
 
     def reached(self, actor: str, column: str) -> Floats:
         """Where the aggregated curve against `column` first reaches the level; shape as `level`."""
@@ -115,18 +113,24 @@ class Redrawn:
 
 def redraw(group: pd.DataFrame) -> Redrawn:
     """Redraw the runs of one setting, at least one of them fp32."""
-    generator = np.random.default_rng(zlib.crc32(str(group["task"].iloc[0]).encode()))
+    task = str(group["task"].iloc[0])
     actors = {str(name): rows for name, rows in group.groupby("actor", sort=False)}
     weights = {
         name: np.vstack([np.full(len(rows), 1 / len(rows)),
-                         bootstrap_weights(len(rows), generator, RESAMPLES)])
+                         bootstrap_weights(len(rows), generator_of(task, name), RESAMPLES)])
         for name, rows in actors.items()
     }  # fmt: skip
     full = dict.fromkeys(group["actor"][group["precision"] == "fp32"])
     share = np.hstack([weights[name] * len(actors[name]) for name in full])
     fp32 = pd.concat([actors[name] for name in full])
     level = reward_level(share / len(fp32) @ on_grid(fp32, "curve_steps").values)
-    return Redrawn(actors, fp32, weights, level, generator)
+    return Redrawn(actors, fp32, weights, level)
+
+
+def generator_of(task: str, actor: str) -> np.random.Generator:
+    """What the runs of a kind of actor are redrawn with: so that neither its intervals nor those of
+    others change when another kind is measured."""
+    return np.random.default_rng([zlib.crc32(name.encode()) for name in (task, actor)])
 
 
 def first_reached(rows: pd.DataFrame, column: str, weights: Floats, level: Floats) -> Floats:

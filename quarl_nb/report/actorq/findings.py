@@ -2,18 +2,20 @@
 
 A verdict on time, waiting or convergence needs the paper's setting (section 3) and three runs of
 each kind, five where redrawn runs give the interval; measured elsewhere the finding tells its
-numbers and setting and stays inconclusive, unless it shows what is only claimed to be possible. The
-smoke profile decides nothing.
+numbers and setting and stays inconclusive, unless it shows what is only claimed to be possible. One
+on what an actor's own step costs needs the runs alone. The smoke profile decides nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 
-from quarl_nb.report.actorq.tables import interval_text, papers_setting, setting_label
+from quarl_nb.report.actorq.knobs import papers_setting, setting_label
+from quarl_nb.report.actorq.tables import interval_text
 from quarl_nb.report.findings import Finding, Verdict, keys_of
 from quarl_nb.report.paper import published
 from quarl_nb.report.stats import Interval
@@ -34,21 +36,35 @@ def finding(
     verdict: Verdict, rows: pd.DataFrame, text: str, interval: Interval | None = None,
     min_runs: int = MIN_RUNS, possible: bool = False,
 ) -> Finding:
-    """The verdict, if the rows are in the paper's setting and of `min_runs` runs at least, as are
-    the fp32 ones that they are compared with (`base_runs`).
+    """The verdict, if the rows are in the paper's setting and of enough runs (`of_enough_runs`).
 
     Args:
         possible: the claim is that something may happen: it is reproduced in any setting.
+    """
+    found = of_enough_runs(verdict, rows, text, interval, min_runs)
+    other = rows[~papers_setting(rows)]
+    if other.empty:
+        return found
+    told_where = f"{found.measured} (not the paper's setting: {setting_label(other)})"
+    if possible and found.verdict == "reproduced":
+        return replace(found, measured=told_where)
+    return replace(found, verdict="inconclusive", measured=told_where)
+
+
+def of_enough_runs(
+    verdict: Verdict, rows: pd.DataFrame, text: str, interval: Interval | None = None,
+    min_runs: int = MIN_RUNS,
+) -> Finding:
+    """The verdict, if the rows are of `min_runs` runs at least, as are the fp32 ones that they are
+    compared with (`base_runs`).
+
+    Enough for what an actor's own step costs: the learner that it was measured beside does not
+    matter where, as in the paper, it works on another processor.
     """
     fewest = rows.filter(["runs", "base_runs"]).min(axis=None)
     if fewest < min_runs:
         verdict = "inconclusive"
         text += f" (only {fewest:.0f} of {min_runs} runs)"
-    other = rows[~papers_setting(rows)]
-    if len(other):
-        if not (possible and verdict == "reproduced"):
-            verdict = "inconclusive"
-        text += f" (not the paper's setting: {setting_label(other)})"
     return Finding(verdict, text, interval, keys_of(rows))
 
 

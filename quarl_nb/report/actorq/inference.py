@@ -120,7 +120,7 @@ def _us(value: float) -> str:
 
 def _times(rows: pd.DataFrame, name: str) -> list[str]:
     return ["" if pd.isna(row[name]) or f"fp32/{_RUNTIME[name]}" == row["engine"]
-            else f"{row[name]:.2f} [{row[f'{name}_low']:.2f}, {row[f'{name}_high']:.2f}]"
+            else Interval.of(row, name).text(".2f")
             for _, row in rows.iterrows()]  # fmt: skip
 
 

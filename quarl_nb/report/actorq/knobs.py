@@ -1,4 +1,4 @@
-"""What runs were set to, where they differ in it: the columns and labels that tell them apart."""
+"""What runs were set to: whether as in the paper, in words, and in the columns they differ in."""
 
 from __future__ import annotations
 
@@ -20,6 +20,34 @@ KNOBS = {"n_actors": "actors", "envs_per_actor": "envs an actor", "width": "widt
 # Those that every task has its own of: shown where runs of one task differ, not where tasks do.
 OF_A_TASK = ("budget.steps", "budget.evaluations", "budget.episodes", "batch_size", "options",
              "budget.autocast")
+
+
+def setting_label(rows: pd.DataFrame) -> str:
+    """What runs were set to, in words: "1 actor x 1 env, 256 or 2048 wide, pull 1000, 1 sample an
+    insert, batches of 128, learner on cpu"."""
+    numbers = ["n_actors", "envs_per_actor", "width", "pull_period", "samples_per_insert",
+               "batch_size"]  # fmt: skip
+    each = {name: sorted(rows[name].unique()) for name in numbers}
+    text = {name: " or ".join(f"{value:g}" for value in values) for name, values in each.items()}
+    actors, samples = ("" if each[name] == [1] else "s"
+                       for name in ("n_actors", "samples_per_insert"))  # fmt: skip
+    devices = " or ".join(sorted({
+        (device or "cpu") + (f" in {autocast}" if autocast else "")
+        for device, autocast in zip(rows["budget.device"], rows["budget.autocast"].fillna(""),
+                                    strict=True)}))  # fmt: skip
+    return (f"{text['n_actors']} actor{actors} x {text['envs_per_actor']} env, "
+            f"{text['width']} wide, pull {text['pull_period']}, "
+            f"{text['samples_per_insert']} sample{samples} an insert, "
+            f"batches of {text['batch_size']}, learner on {devices}")
+
+
+def papers_setting(rows: pd.DataFrame) -> pd.Series:
+    """Which rows are in the paper's setting: learner on a GPU, 4 actors with one environment each,
+    policies of 3 x 2048, 16 samples per insert, batches of 256, in full precision (section 3)."""
+    return ((rows["n_actors"] == 4) & (rows["envs_per_actor"] == 1) & (rows["width"] == 2048)
+            & (rows["samples_per_insert"] == 16) & (rows["batch_size"] == 256)
+            & ~rows["budget.device"].isin(["cpu", ""])
+            & rows["budget.autocast"].fillna("").eq(""))
 
 
 def varied(rows: pd.DataFrame) -> list[str]:

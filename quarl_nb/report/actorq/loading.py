@@ -41,8 +41,6 @@ def loading_rows(records: pd.DataFrame) -> pd.DataFrame:
     by_size = records[f"{BASE}_s"].map(np.median).sort_values().index
     for _, record in records.loc[by_size].iterrows():
         for way in WAYS:
-            if not _timed(record, way):
-                continue  # the record is older
             milliseconds = 1e3 * _seconds(record, way)
             low, middle, high = np.percentile(milliseconds, [10, 50, 90])
             ratio = _ratio(record, way, BASE)
@@ -65,9 +63,8 @@ def loading_table(rows: pd.DataFrame) -> pd.DataFrame:
         "p10 to p90 (ms)": [f"{row.load_low_ms:.3g} to {row.load_high_ms:.3g}"
                             for row in rows.itertuples()],
         "over load_state_dict, fp32": [
-            "" if row.way == BASE
-            else f"{row.over_fp32:.3g} [{row.over_fp32_low:.3g}, {row.over_fp32_high:.3g}]"
-            for row in rows.itertuples()],
+            "" if row["way"] == BASE else Interval.of(row, "over_fp32").text(".3g")
+            for _, row in rows.iterrows()],
     })  # fmt: skip
 
 
@@ -78,7 +75,7 @@ def loads_slower(
 
     Not reproduced when one of them surely takes less. Ways are keys of `WAYS`.
     """
-    record = _record(records, network, [*slower, than])
+    record = _record(records, network)
     if record is None:
         return NOT_MEASURED
     ratios = {way: _ratio(record, way, than) for way in slower}
@@ -95,30 +92,25 @@ def packing_takes(
 ) -> Finding:
     """Packing alone over `load_state_dict`, for `network`: reproduced when it surely takes more
     than `share` in each of `precisions`, not reproduced when surely less in one."""
-    record = _record(records, network, [f"pack_{each}" for each in precisions])
+    record = _record(records, network)
     if record is None:
         return NOT_MEASURED
     shares = {each: _ratio(record, f"pack_{each}", f"state_dict_{each}") for each in precisions}
     verdict = decided(all(part.low > share for part in shares.values()),
                       any(part.high < share for part in shares.values()))  # fmt: skip
     text = f"{network}: packing takes " + ", ".join(
-        f"{part.value:.0%} [{part.low:.0%}, {part.high:.0%}] of load_state_dict in {each}"
-        for each, part in shares.items()
+        f"{part.text('.0%')} of load_state_dict in {each}" for each, part in shares.items()
     )
     least = min(shares.values(), key=lambda part: part.value)
     return Finding(verdict, text, least, (record["key"],))
 
 
-def _record(records: pd.DataFrame, network: str, ways: Sequence[str]) -> pd.Series | None:
-    """The one of `network`, if it may decide and has these ways."""
+def _record(records: pd.DataFrame, network: str) -> pd.Series | None:
+    """The one of `network`, if it may decide."""
     for _, record in measured(records).iterrows():
-        if record["network"] == network and all(_timed(record, way) for way in ways):
+        if record["network"] == network:
             return record
     return None
-
-
-def _timed(record: pd.Series, way: str) -> bool:
-    return isinstance(record.get(f"{way}_s"), list)
 
 
 def _seconds(record: pd.Series, way: str) -> np.ndarray:

@@ -111,8 +111,8 @@ def communication_speedups(parts: pd.DataFrame) -> pd.DataFrame:
     Returns:
         `SETTING`, precision, runtime, actor, communication, runs and base_runs (weights sent in
         fp32), steps_per_s of an actor that never waits, speedup over those with the ends of
-        `curves.ratio`, payload_bytes, smaller (fp32 bytes over these), keys, profile; settings with
-        one communication precision left out.
+        `curves.ratio` (NaN of those themselves), payload_bytes, smaller (fp32 bytes over these),
+        keys, profile; settings with one communication precision left out.
     """
     rows: list[dict[str, object]] = []
     names = [*SETTING, "precision", "runtime", "actor"]
@@ -122,16 +122,20 @@ def communication_speedups(parts: pd.DataFrame) -> pd.DataFrame:
         if group["communication"].nunique() < 2 or base.empty:
             continue
         for communication, runs in group.groupby("communication", sort=False):
-            times = base["actor_step_s"].to_numpy(), runs["actor_step_s"].to_numpy()
-            ratio, of_all = mean_ratio(*times), mean_ratio(*times, alpha=ALPHA / TASKS)
+            speedup = _speedup(base, runs) if communication != "fp32" else {}
             rows.append(dict(zip(names, setting, strict=True)) | {
                 "communication": communication, "runs": len(runs), "base_runs": len(base),
-                "steps_per_s": 1 / runs["actor_step_s"].mean(), "speedup": ratio.value,
-                "speedup_low": ratio.low, "speedup_high": ratio.high,
-                "speedup_least": of_all.low, "speedup_most": of_all.high,
+                "steps_per_s": 1 / runs["actor_step_s"].mean(), **speedup,
                 "payload_bytes": runs["payload_bytes"].mean(),
                 "smaller": base["payload_bytes"].mean() / runs["payload_bytes"].mean(),
                 "keys": tuple(dict.fromkeys([*base["key"], *runs["key"]])),
                 "profile": runs["profile"].iloc[0],
             })  # fmt: skip
     return pd.DataFrame(rows)
+
+
+def _speedup(base: pd.DataFrame, runs: pd.DataFrame) -> dict[str, float]:
+    times = base["actor_step_s"].to_numpy(), runs["actor_step_s"].to_numpy()
+    ratio, of_all = mean_ratio(*times), mean_ratio(*times, alpha=ALPHA / TASKS)
+    return {"speedup": ratio.value, "speedup_low": ratio.low, "speedup_high": ratio.high,
+            "speedup_least": of_all.low, "speedup_most": of_all.high}

@@ -12,6 +12,7 @@ from quarl_nb.report.actorq.actors import ACTORS, BASELINES
 from quarl_nb.report.actorq.curves import (
     RESAMPLES,
     first_reached,
+    generator_of,
     on_grid,
     ratio,
     redraw,
@@ -142,7 +143,7 @@ def _setting_rows(group: pd.DataFrame) -> list[dict[str, object]]:
         | {f"steps_ratio{end}": value
            for end, value in ratio(reached[reference]["steps"], reached[name]["steps"],
                                    min(len(actors[reference]), len(rows)))}
-        | return_losses(actors[reference], rows, drawn.generator)
+        | return_losses(actors[reference], rows, generator_of(str(rows["task"].iloc[0]), name))
         | {"base_runs": len(actors[reference]), "keys": drawn.keys(name)}
         for name, rows in actors.items()
     ]  # fmt: skip

@@ -9,9 +9,9 @@ import pandas as pd
 from quarl_nb.report.actorq.actors import BASELINES, INT8
 from quarl_nb.report.actorq.curves import TASKS
 from quarl_nb.report.actorq.findings import (
-    MIN_RUNS,
     finding,
     missing_tasks,
+    of_enough_runs,
     preferred,
     tasks_told,
 )
@@ -138,17 +138,13 @@ def _milliseconds(
 
 
 def _of_an_actor(ratios: list[list[Interval]], pairs: list[_Pair], text: str) -> Finding:
-    """The verdict on ratios that are to be above 1 on every task. The learner that they were
-    measured beside does not matter where, as in the paper, it works on another processor."""
+    """The verdict on ratios that are to be above 1 on every task."""
     if not pairs:
         return NOT_MEASURED
     sides = [runs for _, full, quantized in pairs for runs in (full, *quantized.values())]
-    keys = tuple(key for runs in sides for key in runs["key"])
-    fewest = min(map(len, sides))
+    rows = pd.DataFrame([{"task": runs["task"].iloc[0], "runs": len(runs),
+                          "keys": tuple(runs["key"])} for runs in sides])  # fmt: skip
     both = all(len(quantized) == len(QUANTIZED) for *_, quantized in pairs)
     verdict = decided(both and all(r.low > 1 for task in ratios for r in task),
                       all(any(r.high < 1 for r in task) for task in ratios))  # fmt: skip
-    text += f"; {tasks_told(pd.concat(sides))}"
-    if fewest < MIN_RUNS:
-        verdict, text = "inconclusive", f"{text} (only {fewest} of {MIN_RUNS} runs)"
-    return Finding(verdict, text, None, keys)
+    return of_enough_runs(verdict, rows, f"{text}; {tasks_told(rows)}")

@@ -10,88 +10,56 @@ import pandas as pd
 from quarl_nb.report.actorq.actors import ACTORS, actor_label
 from quarl_nb.report.actorq.knobs import KNOBS, knob_texts, varied
 from quarl_nb.report.actorq.parts import ACTOR_PARTS, by_actor
+from quarl_nb.report.actorq.runs import ANYWHERE, MACHINE
 from quarl_nb.report.losses import percent_interval
 from quarl_nb.report.paper import published
-from quarl_nb.report.paper import speedups as published_speedups
-from quarl_nb.report.stats import Interval
+from quarl_nb.report.pvalues import least_p
+from quarl_nb.report.stats import ALPHA, Interval
 
 NEVER, UNMEASURED, UNLEARNED = "not reached", "not measured", "nothing learned"
+_Line = dict[tuple[str, str], str]  # a row's texts by column and what stands below it
 
 
-def setting_label(rows: pd.DataFrame) -> str:
-    """What runs were set to, in words: "1 actor x 1 env, 256 or 2048 wide, pull 1000, 1 sample an
-    insert, batches of 128, learner on cpu"."""
-    numbers = ["n_actors", "envs_per_actor", "width", "pull_period", "samples_per_insert",
-               "batch_size"]  # fmt: skip
-    each = {name: sorted(rows[name].unique()) for name in numbers}
-    text = {name: " or ".join(f"{value:g}" for value in values) for name, values in each.items()}
-    actors, samples = ("" if each[name] == [1] else "s"
-                       for name in ("n_actors", "samples_per_insert"))  # fmt: skip
-    devices = " or ".join(sorted({
-        (device or "cpu") + (f" in {autocast}" if autocast else "")
-        for device, autocast in zip(rows["budget.device"], rows["budget.autocast"].fillna(""),
-                                    strict=True)}))  # fmt: skip
-    return (f"{text['n_actors']} actor{actors} x {text['envs_per_actor']} env, "
-            f"{text['width']} wide, pull {text['pull_period']}, "
-            f"{text['samples_per_insert']} sample{samples} an insert, "
-            f"batches of {text['batch_size']}, learner on {devices}")
-
-
-def papers_setting(rows: pd.DataFrame) -> pd.Series:
-    """Which rows are in the paper's setting: learner on a GPU, 4 actors with one environment each,
-    policies of 3 x 2048, 16 samples per insert, batches of 256, in full precision (section 3)."""
-    return ((rows["n_actors"] == 4) & (rows["envs_per_actor"] == 1) & (rows["width"] == 2048)
-            & (rows["samples_per_insert"] == 16) & (rows["batch_size"] == 256)
-            & ~rows["budget.device"].isin(["cpu", ""])
-            & rows["budget.autocast"].fillna("").eq(""))
-
-
-def table2_rows(found: pd.DataFrame) -> pd.DataFrame:
+def table2_rows(found: pd.DataFrame, learned: pd.DataFrame) -> pd.DataFrame:
     """Table 2, tidy: a row a published task and precision, and each kind of actor measured at it.
 
     Args:
-        found: `runs.speedups`.
+        found: `runs.speedups`, for times.
+        learned: the same of `ANYWHERE`, for returns.
 
     Returns:
         task, algo, precision, published_reward, published_s, published_speedup; `KNOBS`, actor,
-        runs, level, time_s, speedup_torch and speedup_ort with _low and _high, final, final_loss
-        with _low and _high, keys; the latter empty where not measured.
+        runs, level, time_s, speedup_torch and speedup_ort with _low and _high: within one machine,
+        empty where no fp32 ran on it; final, final_loss with _low and _high, final_runs, keys: on
+        any; all empty where not measured.
     """
     table = published("table2")
     rewards = table[table["quantity"] == "reward"].set_index("task")["value"].astype(float)
     times = table[table["quantity"] == "time_to_reward"]
     rows = times[["task", "algo", "precision", "value"]].rename(columns={"value": "published_s"})
     rows["published_reward"] = rows["task"].map(rewards)
-    ratios = published_speedups()[["task", "precision", "published"]]
-    rows = rows.merge(ratios.rename(columns={"published": "published_speedup"}), how="left")
-    wanted = [*KNOBS, "runs", "level", "time_s", "final", "keys", *_with_ends("speedup_torch"),
-              *_with_ends("speedup_ort"), *_with_ends("final_loss")]  # fmt: skip
-    measured = found.reindex(columns=["task", "precision", "actor", *wanted])
-    return rows.merge(measured, on=["task", "precision"], how="left")
+    ratios = table[table["quantity"] == "speedup"].rename(columns={"value": "published_speedup"})
+    rows = rows.merge(ratios[["task", "precision", "published_speedup"]], how="left")
+    kind = [*ANYWHERE, "precision", "actor"]
+    times = ["runs", "level", "time_s", *_with_ends("speedup_torch"), *_with_ends("speedup_ort")]
+    returns = ["final", *_with_ends("final_loss"), "final_runs", "keys"]
+    timed = found.reindex(columns=[*kind, *MACHINE, *times])
+    measured = learned.rename(columns={"runs": "final_runs"}).reindex(columns=[*kind, *returns])
+    # What `found` has is in `learned`, too: where fp32 ran on one machine, it ran on any.
+    measured = measured.merge(timed, on=kind, how="left")
+    wanted = ["task", "precision", "actor", *KNOBS, *times, *returns]
+    return rows.merge(measured[wanted], on=["task", "precision"], how="left")
 
 
 def table2(rows: pd.DataFrame) -> pd.DataFrame:
     """`table2_rows` for reading: a row a task (and setting, if there are several), published beside
-    measured. Speed-ups are `value [95 % interval over runs]`; one run has no interval."""
-    knobs = varied(rows[rows["runs"].notna()])
-    lines: dict[tuple[str, ...], dict[tuple[str, str], str]] = {}
+    measured. Speed-ups are `value [95 % interval over runs]`; one run has no interval. Losses stand
+    in every row of their setting, whichever machine its times are of; runs are those of the times.
+    """
+    knobs = varied(rows[rows["keys"].notna()])
+    lines: dict[tuple[str, ...], _Line] = {}
     for task, group in rows.groupby("task", sort=False):
-        published_cells: dict[tuple[str, str], str] = {}
-        for _, row in group.iterrows():
-            published_cells |= _published_cells(row)
-        measured = group[group["runs"].notna()]
-        if measured.empty:
-            lines[(str(task), *len(knobs) * [""])] = published_cells | {
-                ("reward", "95 %, measured"): UNMEASURED
-            }
-        at = [(str(task), *knob_texts(row, knobs, measured)) for _, row in measured.iterrows()]
-        for name, kinds in measured.groupby(pd.Index(at, tupleize_cols=False), sort=False):
-            line = published_cells
-            for _, row in kinds.iterrows():
-                line = line | _measured_cells(row)
-            fewest, most = int(kinds["runs"].min()), int(kinds["runs"].max())
-            runs = str(most) if fewest == most else f"{fewest} to {most}"
-            lines[name] = line | {("runs", ""): runs}
+        lines |= _task_lines(str(task), group, knobs)
     order = [("reward", "95 %, published"), ("reward", "95 %, measured"),
              *(("time (s), published", name) for name in ("fp32", "fp16", "int8")),
              *(("time (s), measured", actor_label(name)) for name in ACTORS),
@@ -106,7 +74,34 @@ def table2(rows: pd.DataFrame) -> pd.DataFrame:
     return shown
 
 
-def _published_cells(row: pd.Series) -> dict[tuple[str, str], str]:
+def _task_lines(
+    task: str, group: pd.DataFrame, knobs: Sequence[str]
+) -> dict[tuple[str, ...], _Line]:
+    published_cells: _Line = {}
+    for _, row in group.iterrows():
+        published_cells |= _published_cells(row)
+    measured = group[group["keys"].notna()]
+    if measured.empty:
+        unmeasured = {("reward", "95 %, measured"): UNMEASURED}
+        return {(task, *len(knobs) * [""]): published_cells | unmeasured}
+    setting = [knob for knob in knobs if knob not in MACHINE]
+    losses: dict[tuple[str, ...], _Line] = {}
+    for _, row in measured.iterrows():
+        losses.setdefault((*knob_texts(row, setting, measured),), {}).update(_loss_cell(row))
+    lines: dict[tuple[str, ...], _Line] = {}
+    timed = measured[measured["runs"].notna()]
+    at = [(task, *knob_texts(row, knobs, measured)) for _, row in timed.iterrows()]
+    for name, kinds in timed.groupby(pd.Index(at, tupleize_cols=False), sort=False):
+        line = published_cells | losses[(*knob_texts(kinds.iloc[0], setting, measured),)]
+        for _, row in kinds.iterrows():
+            line = line | _time_cells(row)
+        fewest, most = int(kinds["runs"].min()), int(kinds["runs"].max())
+        runs = str(most) if fewest == most else f"{fewest} to {most}"
+        lines[name] = line | {("runs", ""): runs}
+    return lines
+
+
+def _published_cells(row: pd.Series) -> _Line:
     cells = {("reward", "95 %, published"): f"{row['published_reward']:g}",
              ("time (s), published", row["precision"]): f"{row['published_s']:.0f}"}
     if row["precision"] != "fp32":
@@ -114,15 +109,43 @@ def _published_cells(row: pd.Series) -> dict[tuple[str, str], str]:
     return cells
 
 
-def _measured_cells(row: pd.Series) -> dict[tuple[str, str], str]:
+def _time_cells(row: pd.Series) -> _Line:
     precision = row["precision"]
     cells = {("reward", "95 %, measured"): _number(row["level"], UNLEARNED),
              ("time (s), measured", actor_label(row["actor"])): _number(row["time_s"], NEVER)}
     if precision != "fp32":
         cells["speed-up", f"{precision} over torch fp32"] = interval_text(row, "speedup_torch")
         cells["speed-up", f"{precision} over ORT fp32"] = interval_text(row, "speedup_ort")
-        cells["loss of final return", precision] = percent_interval(Interval.of(row, "final_loss"))
     return cells
+
+
+def _loss_cell(row: pd.Series) -> _Line:
+    loss = percent_interval(Interval.of(row, "final_loss"))
+    return {("loss of final return", row["precision"]): loss} if row["precision"] != "fp32" else {}
+
+
+def returns_told(learned: pd.DataFrame) -> str:
+    """How many kinds of quantized actors end as fp32 does, how many below it, and of how many the
+    runs are too few to tell, in words.
+
+    Args:
+        learned: `runs.speedups` of `ANYWHERE`.
+    """
+    quantized = learned[learned["precision"] != "fp32"] if len(learned) else learned
+    if quantized.empty:
+        return "No return of quantized actors is measured beside that of fp32."
+    equal = (quantized["final_loss_p_equivalent"] <= ALPHA).sum()
+    lost = (quantized["final_loss_p_loss"] <= ALPHA).sum()
+    pairs = quantized[["runs", "base_runs"]].min(axis=1)
+    few = pairs[pairs.map(least_p) > ALPHA]
+    text = (f"Of {len(quantized)} tasks and kinds of quantized actors, {equal} end at a return "
+            f"equivalent to that of fp32 within the margin, and {lost} below it (each tested on "
+            "its own, runs of the same training seed paired).")  # fmt: skip
+    if few.empty:
+        return text
+    # Pairs that all agree are as certain as that many can be.
+    return (f"{text} For {len(few)} of these the runs are too few for either to show: of "
+            f"{few.max()} pairs no p-value is below {least_p(few.max()):.3g}.")  # fmt: skip
 
 
 def table3(readings: pd.DataFrame) -> pd.DataFrame:
@@ -251,10 +274,7 @@ def _numbers(
 def interval_text(row: pd.Series, name: str, infinity: str = "\u221e") -> str:
     """A ratio with its interval, of the columns `name`, `name`_low and `name`_high; empty where it
     is missing, and 0 is never reached."""
-    value, low, high = (row.get(column, np.nan) for column in _with_ends(name))
-    if pd.isna(value):
+    found = Interval(*(row.get(column, np.nan) for column in _with_ends(name)))
+    if pd.isna(found.value):
         return ""
-    if value == 0:
-        return NEVER
-    text = f"{value:.2f}" if pd.isna(low) else f"{value:.2f} [{low:.2f}, {high:.2f}]"
-    return text.replace("inf", infinity)
+    return NEVER if found.value == 0 else found.text(".2f").replace("inf", infinity)

@@ -11,8 +11,9 @@ from itertools import product
 
 import pandas as pd
 
+from quarl_nb.report.actorq.findings import of_enough_runs
 from quarl_nb.report.actorq.variants import VARIANTS, variant_rows
-from quarl_nb.report.findings import NOT_MEASURED, Finding, Verdict, decided, keys_of, measured
+from quarl_nb.report.findings import NOT_MEASURED, Finding, Verdict, decided, measured
 from quarl_nb.report.losses import percent, percent_interval
 from quarl_nb.report.pvalues import at_least, holm
 from quarl_nb.report.stats import ALPHA, Interval
@@ -70,9 +71,10 @@ def noise_helps(
     records: pd.DataFrame, variant: str, noise: str, algos: Sequence[str]
 ) -> Finding:
     """Reproduced when `variant`'s mean return over the run is above that of fp32 with one of
-    `algos`, and that of `noise` too (Holm over both and `algos`): a gain that noise of its size
-    does not bring is none of noise. Never not reproduced: it may be so "in some cases", and one
-    that is not measured may be meant.
+    `algos`, and that of `noise` too (Holm over both and `algos`): a gain that noise about as large
+    does not bring is none of noise. About: it is as large as the error of rounding the weights to
+    256 levels of their range, and int8's levels are symmetric, its activations rounded too. Never
+    not reproduced: it may be so "in some cases", and one that is not measured may be meant.
     """
     rows = _rows(records, [variant, noise], "fp32", algos)
     if rows.empty or variant not in {*rows["variant"]}:
@@ -86,11 +88,11 @@ def noise_helps(
     text = (f"gain of mean return over fp32, certainly below 5 % with {small.sum()} of "
             f"{len(small)}: {_gains(quantized)}")  # fmt: skip
     if len(noisy):
-        text += f" (noise of that size: {_gains(noisy)})"
+        text += f" (noise as of weights rounded to 256 levels: {_gains(noisy)})"
     deciding = quantized[quantized["algo"].isin(gains & noise_gains or {*algos})]
     loss = Interval.of(deciding.loc[deciding["p_area_gain"].fillna(1).idxmin()], "area_loss")
     gain = Interval(-loss.value, -loss.high, -loss.low)
-    return _finding(verdict, rows, text + missing, gain)
+    return of_enough_runs(verdict, rows, text + missing, gain, MIN_RUNS)
 
 
 def _rows(
@@ -116,14 +118,7 @@ def _of_final_return(verdict: Verdict, rows: pd.DataFrame, text: str, missing: s
     worst = rows.loc[rows["final_loss"].idxmax()]
     loss, variant = Interval.of(worst, "final_loss"), VARIANTS[worst["variant"]]
     text += f"; largest loss {percent_interval(loss)} ({worst['algo'].upper()}, {variant}){missing}"
-    return _finding(verdict, rows, text, loss)
-
-
-def _finding(verdict: Verdict, rows: pd.DataFrame, text: str, interval: Interval) -> Finding:
-    if rows["runs"].min() < MIN_RUNS:
-        verdict = "inconclusive"
-        text += f" (only {rows['runs'].min()} of {MIN_RUNS} runs)"
-    return Finding(verdict, text, interval, keys_of(rows))
+    return of_enough_runs(verdict, rows, text, loss, MIN_RUNS)
 
 
 def _gains(rows: pd.DataFrame) -> str:

@@ -19,6 +19,7 @@ import pandas as pd
 from quarl_nb.report.actorq.actors import BASELINES, INT8
 from quarl_nb.report.actorq.curves import Redrawn, ratio, redraw
 from quarl_nb.report.actorq.runs import SETTING, learning_runs
+from quarl_nb.report.findings import keys_of
 from quarl_nb.report.stats import Floats, Interval, mean_ratio
 
 JOULES_PER_KWH = 3.6e6
@@ -121,6 +122,11 @@ def emissions(
                       | _ratios(drawn, actor, part, kwh if per == "return" else None)
                       for actor in kwh]  # fmt: skip
     return pd.DataFrame(found)
+
+
+def compared_runs(runs: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFrame:
+    """Those of `costed_runs` that `emissions` compares: a setting without fp32 has no rows."""
+    return runs[runs["key"].isin(keys_of(rows))] if len(rows) else runs[:0]
 
 
 def _kwh(drawn: Redrawn, actor: str, part: str, per: Per) -> Floats:

@@ -36,8 +36,9 @@ def carbon_ratios(rows: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
     """Carbon of fp32 over that of quantized actors, by task: the bar chart of 002, measured.
 
     Left to the same return, right per million steps. Full bars: over fp32 actors in torch (the
-    paper's), open ones: int8's in the same runtime; an arrow: an interval that ends further out.
-    Grey: published range over tasks, and overall.
+    paper's), open ones: int8's in the same runtime; an arrow: an interval that ends further out;
+    a bar through the whole panel: fp32 alone never got there. Grey: published range over tasks, and
+    overall.
 
     Args:
         rows: `costs.emissions`.
@@ -102,14 +103,20 @@ def _draw_bars(
     ax: Axes, at: list[float], rows: pd.DataFrame, height: float, actor: str, baseline: str,
     most: float,
 ) -> None:
-    """Bars at the places `at`; what ends beyond `most` has an arrow in place of its end."""
+    """Bars at the places `at`; what ends beyond `most` has an arrow in place of its end. An
+    infinite ratio ends at `most`, and words say so."""
     value = rows["ratio"].to_numpy(float)
     ends = rows[["ratio_low", "ratio_high"]].to_numpy(float).T
-    errors = np.where((value > 0) & (ends <= most), np.nan_to_num(np.abs(ends - value)), 0.0)
-    ax.barh(at, np.nan_to_num(value), height=height, xerr=errors,
+    drawn = np.minimum(np.nan_to_num(value), most)
+    errors = np.where((value > 0) & (ends <= most), np.nan_to_num(np.abs(ends - drawn)), 0.0)
+    ax.barh(at, drawn, height=height, xerr=errors,
             error_kw={"elinewidth": 0.7, "ecolor": BLACK}, **_look(actor, baseline))
     for y, ratio, high in zip(at, value, ends[1], strict=True):
-        if ratio > 0 and high > most:
+        if np.isposinf(ratio):
+            ax.annotate("fp32 never", (1, y), xytext=(2, 0), xycoords=("axes fraction", "data"),
+                        textcoords="offset points", va="center", fontsize=5,
+                        color=COLORS.get(actor, BLACK))
+        elif ratio > 0 and high > most:
             ax.annotate("", (1, y), (ratio, y), xycoords=("axes fraction", "data"),
                         textcoords="data", arrowprops={"arrowstyle": "->", "lw": 0.7,
                                                        "shrinkA": 0, "shrinkB": 0})

@@ -90,4 +90,5 @@ def _text(rows: pd.DataFrame) -> str:
         + (f" (over fp32 ORT {row['ratio_ort']:.2f})" if row.get("ratio_ort", 0) > 0 else "")
         for _, row in rows.iterrows()
     )
-    return f"{BASELINES['torch']} over int8: {ratios}; energy by {', '.join(set(rows['method']))}"
+    methods = ", ".join(sorted(set(rows["method"])))
+    return f"{BASELINES['torch']} over int8: {ratios}; energy by {methods}"

@@ -56,7 +56,7 @@ def sensitivity(records: pd.DataFrame) -> pd.DataFrame:
 
 
 def sensitivity_table(rows: pd.DataFrame, per: Per) -> pd.DataFrame:
-    """A row an assumption: torch fp32 over int8 by task, and the grams saved over all tasks.
+    """A row an assumption: torch fp32 over int8 by setting, and the grams saved over all of them.
 
     Args:
         rows: `sensitivity`.
@@ -67,18 +67,20 @@ def sensitivity_table(rows: pd.DataFrame, per: Per) -> pd.DataFrame:
     lines = []
     for name, group in rows.groupby(["changed", "value", "source"], sort=False):
         int8, base = (group[group["actor"] == actor] for actor in (INT8, BASELINES["torch"]))
-        saved = base.set_index(SETTING)["kg"].sub(int8.set_index(SETTING)["kg"]).dropna()
+        pairs = base.merge(int8, on=SETTING, suffixes=("_base", "_int8"))
+        saved = (pairs["kg_base"] - pairs["kg_int8"]).dropna()
         lines.append(
             dict(zip(("assumption", "value", "source"), name, strict=True))
             | {label: interval_text(row.iloc[0], "ratio_torch")
                for label, row in labelled(int8)}
-            | {"g CO2e saved, estimated": _saved_text(saved.tolist(), len(int8))}
+            | {"g CO2e saved, estimated": _saved_text(saved.tolist(), len(pairs))}
         )
     return pd.DataFrame(lines)
 
 
-def _saved_text(kg: Sequence[float], tasks: int) -> str:
-    """Their sum, and of how many tasks where fp32 does not come to an end with all of them."""
+def _saved_text(kg: Sequence[float], settings: int) -> str:
+    """Their sum, and of how many settings where fp32 or int8 did not get there in all of them."""
     if not kg:
-        return NEVER
-    return grams(sum(kg)) + (f" ({len(kg)} of {tasks} tasks)" if len(kg) < tasks else "")
+        return NEVER if settings else ""
+    missed = f" ({len(kg)} of {settings} settings; none where either never got there)"
+    return grams(sum(kg)) + (missed if len(kg) < settings else "")

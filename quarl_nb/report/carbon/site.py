@@ -8,7 +8,7 @@ import pandas as pd
 
 from quarl_nb.report.artefacts import Drawing, Table, joined
 from quarl_nb.report.carbon import figures
-from quarl_nb.report.carbon.costs import ALL, PERS, costed_runs, emissions
+from quarl_nb.report.carbon.costs import ALL, PERS, compared_runs, costed_runs, emissions
 from quarl_nb.report.carbon.sensitivity import sensitivity, sensitivity_table
 from quarl_nb.report.carbon.studies import study_energy, study_energy_table
 from quarl_nb.report.carbon.tables import carbon_table, sides_table
@@ -67,5 +67,5 @@ def drawings_of(frames: Mapping[str, pd.DataFrame]) -> dict[str, Drawing]:
 
 def _costed(records: pd.DataFrame) -> pd.DataFrame:
     """The records that carbon rests on, whole."""
-    runs = costed_runs(records)
+    runs = compared_runs(costed_runs(records), emissions(records, parts=[ALL]))
     return records[records["key"].isin(runs["key"])] if len(runs) else records[:0]

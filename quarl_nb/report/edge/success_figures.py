@@ -41,7 +41,6 @@ def success_figure(records: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
         records: as `success.success_rows` takes them.
     """
     rows = success_rows(records)
-    rows = rows[rows["policy"] != ""] if len(rows) else rows
     if rows.empty:
         raise NothingToDrawError("no success rate of a navigation policy: run its study first")
     flown = set(rows["policy"])
@@ -138,7 +137,7 @@ def _points(records: pd.DataFrame) -> pd.DataFrame:
     flown, timed = success_rows(records), latency_rows(records)
     if flown.empty or timed.empty:
         return pd.DataFrame()
-    best = flown[(flown["kernel"] != "") & (flown["policy"] != "")]
+    best = flown[flown["kernel"] != ""]
     best = best.assign(bits=best["precision"].map(bits)).sort_values("success", ascending=False) \
                .drop_duplicates(["policy", "kernel", "bits"])
     shown = timed[(timed["runtime"] == "c") & timed["machine"].isin([HERE, PAPERS_BOARD])]

@@ -17,6 +17,7 @@ from quarl_nb.report.edge.timings import (
 Column = tuple[str, str]
 PRINTING = "a decision and the printing of a number (1,000 to 1,400 on x86-64)"
 MEASURED = "measured in simulated precision"  # flights with numbers rounded in fp32
+WHOLE = 1000  # an input of the model from here on is shown without decimals
 
 
 def table6(latencies: pd.DataFrame, successes: pd.DataFrame) -> pd.DataFrame:
@@ -126,7 +127,8 @@ def inputs_table(inputs: pd.DataFrame) -> pd.DataFrame:
     """`timings.board_inputs` for reading."""
     if inputs.empty:
         return inputs
-    return inputs.assign(value=inputs["value"].map("{:,.0f}".format)).rename(
+    texts = [f"{value:,.3f}" if value < WHOLE else f"{value:,.0f}" for value in inputs["value"]]
+    return inputs.assign(value=texts).rename(
         columns={"machine": "board", "value": "value (SI units, bytes)"}
     )
 
@@ -158,8 +160,7 @@ def success_table(rows: pd.DataFrame) -> pd.DataFrame:
     beside = [table.loc[at] if at in table.index and method == PLAIN else None
               for at, method in zip(places, rows["method"], strict=True)]  # fmt: skip
     return pd.DataFrame({
-        "policy": rows["policy"].where(rows["policy"] != "", rows["network"]),
-        "precision": rows["precision"],
+        "policy": rows["policy"], "precision": rows["precision"],
         "method": rows["method"].map(METHODS).where(rows["precision"] != "fp32", ""),
         f"success, {MEASURED} [95 %]": [rate(row) for _, row in rows.iterrows()],
         "published [95 %]": ["" if row is None else rate(row) for row in beside],

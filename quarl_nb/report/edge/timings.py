@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -10,6 +10,7 @@ import pandas as pd
 
 from quarl_nb.report.findings import processor
 from quarl_nb.report.paper import published
+from quarl_nb.study import network_name
 
 HERE, PAPERS_BOARD = "this machine", "Raspberry Pi 3B"
 PRECISIONS = ("fp32", "int8", "int4")
@@ -123,13 +124,6 @@ def _told_apart(names: pd.Series, digests: pd.Series) -> pd.Series:
 
 def _sizes(network: str, first: int = OBSERVATIONS, last: int = ACTIONS) -> str:
     return f"{first} {network} {last}"
-
-
-def network_name(hidden: Sequence[int]) -> str:
-    """Hidden sizes as the studies name them: 64x3, or 4096-512-1024 where they differ."""
-    if not hidden:
-        return "linear"
-    return f"{hidden[0]}x{len(hidden)}" if len(set(hidden)) == 1 else "-".join(map(str, hidden))
 
 
 def _bound(record: Mapping[str, Any]) -> str:
@@ -253,8 +247,13 @@ def emulated_rows(records: pd.DataFrame) -> pd.DataFrame:
                 .drop(columns="size").reset_index(drop=True)
 
 
-def board_inputs(records: pd.DataFrame) -> pd.DataFrame:
-    """What the model knows of each board: machine, input, value (SI units, bytes), source."""
+def board_inputs(records: pd.DataFrame, known: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
+    """What the model knows of each board: machine, input, value (SI units, bytes), source.
+
+    Args:
+        known: `edge.boards.model_inputs` by board, for what the first records leave out (constants
+            of cores and runtimes); what a record holds itself goes before.
+    """
     boards = modelled_boards(records)
     if boards.empty:
         return pd.DataFrame()
@@ -262,5 +261,6 @@ def board_inputs(records: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame([
         {"machine": machine, "input": name, **number}
         for machine, board in zip(boards["machine"], boards["extra.board"], strict=True)
-        for name, number in board.items() if isinstance(number, Mapping)
+        for name, number in {**known.get(machine, {}), **board}.items()
+        if isinstance(number, Mapping)
     ])  # fmt: skip

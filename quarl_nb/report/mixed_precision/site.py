@@ -19,8 +19,8 @@ def tables_of(frames: Mapping[str, pd.DataFrame]) -> dict[str, Table]:
     tidy, shown = speedup_tables(timed)
     caption = (
         "Half-precision training of DQN on Pong: how many times faster than in fp32 an update of "
-        "the learner and a whole training step are; of a short run, its time and its energy, by "
-        "tdp_x_cpu_time modelled: CPU seconds times assumed watts, and a share of the memory's."
+        "the learner and a whole training step are; of a short run, its time and its energy (the "
+        "method that found it stands beside)."
     )
     return {"mixed_precision": Table(timed, tidy, shown, caption)} if len(tidy) else {}
 

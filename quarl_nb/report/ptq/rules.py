@@ -9,7 +9,13 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from quarl_nb.report.findings import MIN_EPISODES, NOT_MEASURED, Finding, Verdict, decided, keys_of
-from quarl_nb.report.losses import PUBLIC, paired_losses, percent_interval, ptq_records
+from quarl_nb.report.losses import (
+    PUBLIC,
+    of_who_played,
+    paired_losses,
+    percent_interval,
+    ptq_records,
+)
 from quarl_nb.report.paper import published_ptq
 from quarl_nb.report.pvalues import holm
 from quarl_nb.report.stats import ALPHA, Interval
@@ -57,7 +63,7 @@ def hardness_differs(
     measured = losses_at(records, precisions, algos)
     if measured.empty:
         return NOT_MEASURED
-    losses, left_out = leave_out(measured, fp32_never_learned(records))
+    losses, left_out = leave_out(measured, fp32_never_learned(ptq_records(records)))
     if losses.empty:
         return none_learned(measured)
     hard = holm(losses["p_loss"].tolist()) <= ALPHA
@@ -96,9 +102,9 @@ def wider_weights_lose_more(
     measured = losses_at(records, precisions, algos)
     if measured.empty or width not in records:
         return NOT_MEASURED
-    losses, left_out = leave_out(measured, fp32_never_learned(records))
-    played = ptq_records(records, precisions, ranges=["minmax"])
-    layers = _layers(records[records[width].notna()], played)
+    losses, left_out = leave_out(measured, fp32_never_learned(ptq_records(records)))
+    layers = of_who_played(records[records[width].notna()], measured)
+    layers = layers.drop_duplicates("policy").set_index("policy")
     widths = layers[width].map(max)
     pairs = losses.assign(width=losses["policy"].map(widths)).dropna(subset=["width", "loss"])
     keys = keys_of(pairs) + tuple(layers["key"][layers.index.isin(pairs["policy"])])
@@ -133,7 +139,7 @@ def _every_policy(
         selection = _selection(measured, cells)
     if measured.empty:
         return NOT_MEASURED
-    losses, left_out = leave_out(measured, fp32_never_learned(records))
+    losses, left_out = leave_out(measured, fp32_never_learned(ptq_records(records)))
     if losses.empty:
         return none_learned(measured)
     by_policy = losses.groupby(["policy", "seed"], dropna=False)
@@ -172,19 +178,6 @@ def _selection(measured: pd.DataFrame, cells: pd.DataFrame) -> str:
     """In words, where only some of the `cells` were measured."""
     here = len(measured[["algo", "env_id"]].drop_duplicates())
     return f" (a selection: {here} of {len(cells)} in Table 4)" if here < len(cells) else ""
-
-
-def _layers(weights: pd.DataFrame, played: pd.DataFrame) -> pd.DataFrame:
-    """One row of `weights` a policy, which is its index: of the tensors that `played`.
-
-    Both tell which those were where the policy is one's own, and it may have been trained anew.
-    """
-    if (name := "budget.tensors_sha256") in weights:
-        told = played.dropna(subset=name).drop_duplicates("policy").set_index("policy")[name]
-        theirs = weights["policy"].map(told)
-        alike = theirs.isna() | weights[name].isna() | (weights[name] == theirs)
-        weights = weights[alike]
-    return weights.drop_duplicates("policy").set_index("policy")
 
 
 def _rank_correlation(pairs: NDArray[np.float64]) -> Interval:

@@ -153,7 +153,7 @@ def _of_learned(
                              "keys": [each.keys for each in widths], "widths": widths})
     if measured.empty:
         return NOT_MEASURED
-    learned, left_out = leave_out(measured, fp32_never_learned(records))
+    learned, left_out = leave_out(measured, fp32_never_learned(ptq_records(records)))
     if learned.empty:
         return none_learned(measured)
     found = rule(learned["widths"].tolist())

@@ -12,7 +12,7 @@ from quarl_nb.report.losses import (
     paired_losses,
     percent,
     percent_interval,
-    policy_label,
+    policy_labels,
     ptq_records,
 )
 from quarl_nb.report.paper import published_ptq
@@ -139,7 +139,7 @@ def loss_table(losses: pd.DataFrame) -> pd.DataFrame:
     bits = dict(zip(rows["precision"], rows["bits"].fillna(99), strict=True))
     order = sorted(bits, key=lambda name: (name.rstrip("0123456789"), -bits[name]))
     texts = rows.assign(
-        policy=rows["policy"].map(policy_label),
+        policy=rows["policy"].map(policy_labels(rows["policy"])),
         text=[percent_interval(Interval.of(row, "loss")) for _, row in rows.iterrows()],
     )
     return texts.pivot_table(
@@ -165,7 +165,8 @@ def sweet_spot_tables(records: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame
     """`sweet_spots.sweet_spot_table`, tidy and for reading."""
     tidy = sweet_spot_table(records)
     shown = pd.DataFrame({
-        "policy": tidy["policy"].map(policy_label), "surest width (bits)": tidy["bits"],
+        "policy": tidy["policy"].map(policy_labels(tidy["policy"])),
+        "surest width (bits)": tidy["bits"],
         "its gain over fp32 (corrected 95 % bound)": _bounded(tidy["gain"], tidy["low"]),
         "corrected p": tidy["p_holm"].map("{:.3g}".format),
         "sweet spot": tidy["sweet_spot"].map({True: "yes", False: "no"}),

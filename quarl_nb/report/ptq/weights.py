@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
 from numpy.typing import NDArray
 
+from quarl_nb.report.losses import of_who_played
 from quarl_nb.report.style import (
     CYCLE,
     MARKERS,
@@ -24,6 +25,7 @@ from quarl_nb.report.style import (
     new_figure,
     one_field,
 )
+from quarl_nb.store import flatten
 
 Floats = NDArray[np.float64]
 WIDTHS = {
@@ -41,21 +43,24 @@ def weights_frame(
 ) -> pd.DataFrame:
     """One row a policy for `weight_distributions`, at one precision with min-max ranges.
 
+    Weights of another policy than the one that played count for nothing.
+
     Args:
         records: of the weights studies (`store.chosen`).
         arrays_of: `store.arrays`: counts [layers, bins] and edges [layers, bins + 1].
         losses: `paired_losses` of the PTQ studies.
     """
-    if losses.empty:
+    if losses.empty or not records:
         return pd.DataFrame()
     lost = losses[(losses["precision"] == precision) & (losses["ranges"] == "minmax")]
+    played = {*of_who_played(pd.DataFrame(map(flatten, records)), lost)["key"]}
     lost = lost.drop_duplicates("policy").set_index("policy")
     rows = []
     for record in records:
         cell, measured = record["cell"], record["measured"]
         if (cell["precision"], cell["ranges"]) != (precision, "minmax"):
             continue
-        if cell["policy"] not in lost.index:
+        if cell["policy"] not in lost.index or record["key"] not in played:
             continue
         arrays = arrays_of(record)
         counts, edges = pool_histograms(arrays["counts"], arrays["edges"])

@@ -28,7 +28,8 @@ def tables_of(frames: Mapping[str, pd.DataFrame]) -> dict[str, Table]:
             "8*: trained in fp32, then quantized to 8 bits; W8A8: weights and activations."),
         "qat_exploration": Table(
             trained, *exploration_tables(frames["curves"]),
-            "Entropy of the policy's actions while it trains, after the quantization delay: nats "
+            "Entropy of the policy's actions while it trains (of DQN: of how often each action is "
+            "the greedy one over observations; DDPG has none), after the quantization delay: nats "
             "above that of fp32 training, with 95 % intervals over training seeds."),
     }
     return {name: table for name, table in made.items() if len(table.tidy)}

@@ -1,4 +1,4 @@
-"""How each policy of Table 4 is trained: algorithm, environment, hyperparameters, their source.
+"""How the policies of Tables 4 and 6 are trained: algorithm, environment, hyperparameters, source.
 
 Hyperparameters are the RL Zoo's (github.com/DLR-RM/rl-baselines3-zoo, hyperparams/<algo>.yml)
 unless a line says otherwise; `timesteps` and `n_envs` are cut where two cores would need hours.
