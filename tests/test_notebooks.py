@@ -331,7 +331,8 @@ def test_half_precision_shows_ratio_and_parts(tmp_path, shown):
                 "update_s": 5 * [3 * update_s], "update_cpu_s": 5 * [update_s], "act_s": 0.003,
                 "act_cpu_s": 0.001, "env_step_s": 0.003, "env_step_cpu_s": 0.001, "train_freq": 4,
                 "batch_size": 32, "steps_per_s": 1.0, "parameters": size,
-                "run_energy": {"cpu_s": update_s, "energy_j": update_s},
+                "run_energy": {"cpu_s": update_s, "energy_j": update_s,
+                               "method": "tdp_x_cpu_time"},
             }  # fmt: skip
             write_record(store, "mixed_precision", cell, {"repeats": 5}, measured)
     text = shown("05_mixed_precision", records=str(store.root))
