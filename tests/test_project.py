@@ -102,8 +102,8 @@ def test_environment_yml_installs_the_project_with_its_constraints():
 
 
 def test_the_readme_gives_the_commands_of_make_test_for_conda():
-    shown = subprocess.run(["make", "--no-print-directory", "-n", "-o", ".venv/.installed", "test", "WORKERS=2"], cwd=ROOT,
-                           capture_output=True, text=True, check=True).stdout  # fmt: skip
+    dry = ["make", "--no-print-directory", "-n", "-o", ".venv/.installed", "test", "WORKERS=2"]
+    shown = subprocess.run(dry, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     commands = [line.removeprefix(".venv/bin/") for line in shown.splitlines()]
     readme = " ".join((ROOT / "README.md").read_text().split())
     assert len(commands) == 3 and all(command in readme for command in commands)
