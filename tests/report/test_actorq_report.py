@@ -16,6 +16,7 @@ from quarl_nb.report import actorq, site
 from quarl_nb.report.actorq import tables
 from quarl_nb.report.actorq.curves import ratio
 from quarl_nb.report.actorq.runtime_rules import learner_waits_more
+from quarl_nb.report.actorq.table2 import returns_told, table2, table2_rows
 from quarl_nb.report.actorq.testing import (
     ENGINES,
     INT8_S,
@@ -44,7 +45,7 @@ def row_of(table: pd.DataFrame, **where: object) -> pd.Series:
 
 def table2_of(records: pd.DataFrame) -> pd.DataFrame:
     learned = actorq.runs.speedups(records, setting=actorq.runs.ANYWHERE)
-    return tables.table2(tables.table2_rows(actorq.runs.speedups(records), learned))
+    return table2(table2_rows(actorq.runs.speedups(records), learned))
 
 
 def test_the_running_mean_counts_episodes_not_evaluations() -> None:
@@ -235,7 +236,7 @@ def test_losses_of_table_2_compare_across_machines_and_its_times_do_not() -> Non
 def test_runs_too_few_for_equal_returns_or_lower_ones_to_show_are_told() -> None:
     def told(records: pd.DataFrame) -> str:
         learned = actorq.runs.speedups(records, setting=actorq.runs.ANYWHERE)
-        return tables.returns_told(learned)
+        return returns_told(learned)
 
     five = make_records(["Walker Stand"], seeds=range(5), returns=lambda _, actor, seed: (
         (0, 50, 80) if actor == "fp16/torch" else (0, 50, 100)))

@@ -23,6 +23,7 @@ from quarl_nb.report.actorq.parts import (
     step_parts,
 )
 from quarl_nb.report.actorq.runs import ANYWHERE, speedups
+from quarl_nb.report.actorq.table2 import table2, table2_rows
 from quarl_nb.report.actorq.table3 import step_readings
 from quarl_nb.report.actorq.variants import variant_figure, variant_rows, variant_table
 from quarl_nb.report.artefacts import Drawing, Table
@@ -41,7 +42,7 @@ def tables_of(frames: Mapping[str, pd.DataFrame]) -> dict[str, Table]:
     found, parts = speedups(speed), step_parts(speed)
     timed = step_parts(runtime)
     both = pd.concat([speed, runtime], ignore_index=True)
-    reached = tables.table2_rows(found, speedups(speed, setting=ANYWHERE))
+    reached = table2_rows(found, speedups(speed, setting=ANYWHERE))
     pairs = predicted_speedups(step_parts(both))
     readings = step_readings(found, parts)
     sent = communication_speedups(timed)
@@ -50,7 +51,7 @@ def tables_of(frames: Mapping[str, pd.DataFrame]) -> dict[str, Table]:
     latencies, loads = inference.latency_rows(latency), loading.loading_rows(frames["loading"])
     made = {
         "table2_actorq": Table(
-            speed, reached, tables.table2(reached), "Time to 95 % reward and speed-up (Table 2), "
+            speed, reached, table2(reached), "Time to 95 % reward and speed-up (Table 2), "
             "published beside measured, with 95 % intervals over runs; times are of one machine, "
             "losses of runs on any."),
         "table3_actorq": Table(
