@@ -23,6 +23,7 @@ ALGORITHMS: dict[str, type[OffPolicyAlgorithm]] = {
 }  # fmt: skip
 POLICY_WIDTH = 2048
 CRITIC_WIDTH = 512
+WARM_UP = 0.15
 
 
 def make_algorithm(
@@ -48,7 +49,8 @@ def make_algorithm(
             is slower); "" in fp32.
         fused: one kernel for a whole step of Adam; without it torch makes a pass an operation.
         options: of the algorithm, in place of its defaults; a `learning_rate` or D4PG's
-            `actor_learning_rate` of "lin_3e-4" falls from there to 0, as the RL Zoo writes it.
+            `actor_learning_rate` of "lin_3e-4" falls from there to 0, as the RL Zoo writes it, and
+            one of "warm_3e-4" rises to there first (`warmed_up`).
 
     Raises:
         QuarlError: an unknown algorithm or environment, an algorithm that cannot act there,
@@ -85,12 +87,23 @@ def make_algorithm(
         raise QuarlError(f"{algo} of width {width} cannot be made: {one_line(error)}") from error
 
 
+def warmed_up(peak: float) -> Callable[[float], float]:
+    """A learning rate that rises from 0 to `peak` in the first `WARM_UP` of a run and falls to 0 in
+    the rest (slanted triangular; Howard and Ruder 2018, arXiv 1801.06146, section 3.2).
+
+    Adam's first steps are as large as any, whatever an untrained critic's gradients are worth: wide
+    actors saturate by them and no longer try anything else.
+    """
+    return lambda remaining: peak * min((1 - remaining) / WARM_UP, remaining / (1 - WARM_UP))
+
+
 def _schedule(text: str) -> Callable[[float], float]:
-    kind, _, initial = text.partition("_")
+    kind, _, rate = text.partition("_")
     try:
-        return {"lin": linear}[kind](float(initial))
+        return {"lin": linear, "warm": warmed_up}[kind](float(rate))
     except (KeyError, ValueError):
-        raise QuarlError(f"learning rate {text!r} is no number, nor like 'lin_3e-4'") from None
+        allowed = "'lin_3e-4' or 'warm_3e-4'"
+        raise QuarlError(f"learning rate {text!r} is no number, nor like {allowed}") from None
 
 
 def _check_autocast(algo: str, autocast: str, device: str) -> None:

@@ -17,10 +17,11 @@ from quarl_nb.studies.actorq_training import train_evaluated
 from quarl_nb.studies.tasks import get_task, split_options
 from quarl_nb.study import Measurement
 
-# Parameter -> what a cell has one value of; a study's matrix is the product of the values.
+# Parameter -> what a cell has one value of; with tasks, actors and seeds, a study's matrix is the
+# product of the values.
 KNOBS = {"widths": "width", "n_actors": "n_actors", "envs_per_actor": "envs_per_actor",
          "pull_periods": "pull_period", "samples_per_insert": "samples_per_insert",
-         "communications": "communication", "seeds": "seed"}  # fmt: skip
+         "communications": "communication"}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,8 @@ class ActorQStudy:
     `pull_periods`, `samples_per_insert` (0 of these and of `widths`: the task's own),
     `communications` ("": as computed), `seeds`; `steps` (environment steps, 0: the task's own),
     `evaluations` of the learner's policy along the run, `episodes` each, `device` of the learner
-    and its `autocast` ("bf16" or ""), `options` of the algorithm, beside the task's own.
+    and its `autocast` ("bf16" or ""), `options` of the algorithm, beside the task's own (None: the
+    algorithm's default in place of the task's).
 
     With `reopens`, actors open every policy that they pull, as if each were new: what pulls cost
     beside a learner that publishes more often than actors pull, which one on two cores does not.
@@ -49,16 +51,20 @@ class ActorQStudy:
         check_counts(0, steps=parameters["steps"], evaluations=parameters["evaluations"])
         check_counts(1, episodes=parameters["episodes"])
         found = []
-        for env_id, actor in product(parameters["tasks"], parameters["actors"]):
+        # A run of every kind, then the next seed: a machine that slows down slows all kinds alike.
+        for env_id, seed, actor in product(
+            parameters["tasks"], parameters["seeds"], parameters["actors"]
+        ):
             task, (precision, runtime) = get_task(env_id), _split(actor)
             budget = {name: parameters[name] for name in (
                 "evaluations", "episodes", "device", "autocast")}  # fmt: skip
-            budget["options"] = {**task.options, **parameters["options"]}
+            options = {**task.options, **parameters["options"]}
+            budget["options"] = {name: x for name, x in options.items() if x is not None}
             budget["steps"] = parameters["steps"] or task.steps
             for values in product(*(parameters[knob] for knob in KNOBS)):
                 cell = {"task": task.published, "env_id": env_id, "algo": task.algo,
                         "precision": precision, "runtime": runtime}  # fmt: skip
-                cell |= dict(zip(KNOBS.values(), values, strict=True))
+                cell |= dict(zip(KNOBS.values(), values, strict=True)) | {"seed": seed}
                 for name in ("width", "pull_period", "samples_per_insert"):
                     cell[name] = cell[name] or getattr(task, name)
                 cell["communication"] = cell["communication"] or precision
@@ -99,7 +105,7 @@ def _split(actor: str) -> tuple[str, str]:
 
 def _settings(cell: Mapping[str, Any]) -> dict[str, Any]:
     """A cell's settings of ActorQ, checked."""
-    names = set(KNOBS.values()) - {"width"} | {"precision", "runtime"}
+    names = set(KNOBS.values()) - {"width"} | {"seed", "precision", "runtime"}
     settings = {name: cell[name] for name in names}
     Settings(**settings)
     return settings
@@ -165,5 +171,8 @@ SCALING = ActorQStudy("actorq_scaling", {
         "actors": ["fp32/torch", "fp32/onnxruntime", "int8/onnxruntime"], "n_actors": [1, 2],
         "envs_per_actor": [1, 8], "samples_per_insert": [0.1, 1.0, 4.0], "steps": 3000,
         "autocast": "bf16", "seeds": [0, 1, 2],
+        # Nothing needs to be learned here either, so that these stay when the task's own change.
+        "options": RUNTIME_QUICK["options"] | {
+            "learning_rate": 3e-4, "actor_learning_rate": 2e-5, "n_steps": None},
     },
 })  # fmt: skip

@@ -164,6 +164,12 @@ def test_a_learning_rate_may_fall_as_the_rl_zoo_writes_it():
     assert callable(d4pg.actor_learning_rate) and d4pg.actor_learning_rate(0.5) == 1e-3
 
 
+def test_a_learning_rate_may_warm_up_first():
+    model = make_algorithm("dqn", "CartPole-v1", width=8, learning_rate="warm_2e-3")
+    rates = [model.lr_schedule(remaining) for remaining in (1.0, 0.925, 0.85, 0.425, 0.0)]
+    np.testing.assert_allclose(rates, [0.0, 1e-3, 2e-3, 1e-3, 0.0], atol=1e-12)
+
+
 @pytest.mark.parametrize("rate", ["exp_1e-3", "lin_", "lin_fast", "1e-3", ""])
 def test_another_schedule_is_refused(rate):
     with pytest.raises(QuarlError, match=f"learning rate '{rate}' is no number, nor like 'lin_3e"):
