@@ -32,17 +32,18 @@ class Engine(Protocol):
         ...
 
 
-def open_engine(payload: bytes | Payload) -> Engine:
+def open_engine(payload: bytes | bytearray | memoryview | Payload) -> Engine:
     """The engine of a payload made by `quarl_nb.inference.build_payload`, or by `make_payload`, of
     whose weights it may use the memory.
 
     Raises:
         QuarlError: not a payload, cut, corrupted, or not for this version or machine.
     """
-    if isinstance(payload, bytes):
-        content, size = decode(payload), len(payload)
-    else:
+    if isinstance(payload, Payload):
         content, size = payload, payload.nbytes
+    else:
+        encoded = bytes(payload)  # no copy of what is bytes
+        content, size = decode(encoded), len(encoded)
     check_choice("runtime of the payload", content.runtime, RUNTIMES)
     # Each imports its runtime only when it is opened: an ONNX Runtime actor needs no torch.
     if content.runtime == "onnxruntime":

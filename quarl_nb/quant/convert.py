@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence
 
 from quarl_nb.errors import QuarlError
 from quarl_nb.quant.affine import is_finite, legacy_quantize_dequantize
@@ -146,7 +147,13 @@ def _round(value: Any, dtype: torch.dtype | None) -> Any:
     return value if value is None else value.to(dtype).to(value.dtype)
 
 
+def _refuse_packed(values: Iterable[Any]) -> None:
+    if any(isinstance(value, PackedSequence) for value in values):
+        raise QuarlError("a PackedSequence cannot be quantized: give the layer padded sequences")
+
+
 def _round_inputs(dtype: torch.dtype | None, layer: nn.Module, args: Any, kwargs: Any) -> Any:
+    _refuse_packed((*args, *kwargs.values()))
     return _round(args, dtype), {key: _round(value, dtype) for key, value in kwargs.items()}
 
 
@@ -186,6 +193,7 @@ def _freeze_quantizers(name: str, layer: Any) -> None:
 
 def _quantize_inputs(layer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     values = dict(zip(("input", "hx"), args, strict=False)) | kwargs
+    _refuse_packed(values.values())
     values["input"] = layer.input_quantizer(values["input"])
     state = values.get("hx")
     if isinstance(state, tuple):  # an LSTM's cell state meets no matrix: it stays float32

@@ -12,10 +12,9 @@ from quarl_nb.errors import QuarlError
 from quarl_nb.quant.affine import (
     QParams,
     check_bits,
-    dequantize,
     fake_quantize,
     quant_range,
-    quantize,
+    round_to_levels,
 )
 from quarl_nb.quant.observer import ResizingModule, make_observer
 from quarl_nb.quant.qconfig import PerChannel, PerGroup, QConfig
@@ -131,4 +130,6 @@ class FixedQuantize(nn.Module):
         return QParams(self.scale, self.zero_point, *quant_range(self.bits))
 
     def forward(self, x: Tensor) -> Tensor:
-        return dequantize(quantize(x.float(), self.qparams), self.qparams).to(x.dtype)
+        scale, zero_point = self.scale.item(), int(self.zero_point)
+        low, high = quant_range(self.bits)
+        return round_to_levels(x, scale, low - zero_point, high - zero_point).to(x.dtype)

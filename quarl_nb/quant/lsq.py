@@ -9,13 +9,12 @@ import torch
 from torch import Tensor, nn
 
 from quarl_nb.errors import QuarlError
-from quarl_nb.quant.affine import QParams, quant_range
+from quarl_nb.quant.affine import QParams, quant_range, round_to_levels
 from quarl_nb.quant.training import (
     TrainingQuantizer,
     clipped_gradient,
     count_batch,
     is_channels_last,
-    round_to_levels,
 )
 
 # Training cannot carry a step below this: its gradient would lose its sign.

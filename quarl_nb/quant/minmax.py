@@ -12,12 +12,11 @@ import torch
 from torch import Tensor
 
 from quarl_nb.errors import QuarlError
-from quarl_nb.quant.affine import QParams, affine_qparams, quant_range
+from quarl_nb.quant.affine import QParams, affine_qparams, quant_range, round_to_levels
 from quarl_nb.quant.training import (
     TrainingQuantizer,
     count_batch,
     is_channels_last,
-    round_to_levels,
     straight_through,
 )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from typing import Any
 
@@ -9,7 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from quarl_nb.errors import QuarlError, check_choice
-from quarl_nb.quant.affine import QParams, affine_qparams, check_bits, fake_quantize, is_finite
+from quarl_nb.quant.affine import (
+    QParams,
+    affine_qparams,
+    check_bits,
+    is_finite,
+    round_to_levels,
+)
 
 # onnxruntime's calibrator takes 99.999 of image activations (millions of values). Policies have
 # 1e4 to 1e6 weights a layer, where that would clip nothing: 99.99 clips 6 of 65,536 at each end.
@@ -69,9 +76,11 @@ def mse_range(rows: Tensor, bits: int, symmetric: bool) -> tuple[Tensor, Tensor]
 
 
 def _squared_error(rows: Tensor, lo: Tensor, hi: Tensor, bits: int, symmetric: bool) -> Tensor:
-    qparams = affine_qparams(lo, hi, bits, symmetric, axis=0)
+    qparams = affine_qparams(lo, hi, bits, symmetric)
+    scale, zero_point = qparams.scale[:, None], qparams.zero_point[:, None]
+    low, high = qparams.quant_min - zero_point, qparams.quant_max - zero_point
     # In float64: a float32 square of a large or tiny error leaves the format.
-    return (fake_quantize(rows, qparams) - rows).double().square().sum(1)
+    return round_to_levels(rows, scale, low, high).sub_(rows).double().square().sum(1)
 
 
 class ResizingModule(nn.Module):
@@ -181,12 +190,13 @@ class SamplingObserver(MinMaxObserver):
         super().__init__(bits, symmetric, axis)
         self.max_samples = max_samples
         self._batches = 0
-        self._rows, self._keys = torch.empty(0), torch.empty(0)
+        self._parts: list[tuple[Tensor, Tensor]] = []  # values [channels, n], random keys [n]
+        self._limit = math.inf  # values of this key or more do not stay
 
     @property
     def observed(self) -> bool:
         """Whether there is a sample: a state that is loaded has none, only its extremes."""
-        return self._keys.numel() > 0
+        return bool(self._parts)
 
     def _update(self, rows: Tensor) -> None:
         super()._update(rows)
@@ -194,12 +204,20 @@ class SamplingObserver(MinMaxObserver):
         self._batches += 1
         generator = torch.Generator().manual_seed(self._batches)
         keys = torch.rand(rows.shape[1], generator=generator, dtype=torch.float64).to(rows.device)
-        if self._keys.numel():
-            rows, keys = torch.cat([self._rows, rows], 1), torch.cat([self._keys, keys])
+        stay = keys < self._limit
+        self._parts.append((rows[:, stay], keys[stay]))
+        held = sum(keys.numel() for _, keys in self._parts)
+        if self.max_samples is not None and held > 2 * self.max_samples:
+            self._sample()  # seldom: finding the smallest takes longer than all else
+
+    def _sample(self) -> Tensor:
+        """The values that stay, [channels, n], n at most `max_samples`."""
+        rows, keys = (torch.cat(parts, -1) for parts in zip(*self._parts, strict=True))
         if self.max_samples is not None and keys.numel() > self.max_samples:
-            keys, kept = keys.topk(self.max_samples, largest=False)
-            rows = rows[:, kept]
-        self._rows, self._keys = rows.clone(), keys
+            keys, kept = keys.topk(self.max_samples, largest=False)  # sorted
+            rows, self._limit = rows[:, kept], keys[-1].item()
+        self._parts = [(rows, keys)]
+        return rows
 
 
 class PercentileObserver(SamplingObserver):
@@ -212,14 +230,14 @@ class PercentileObserver(SamplingObserver):
         self.percentile = percentile
 
     def _range(self) -> tuple[Tensor, Tensor]:
-        return percentile_range(self._rows, self.percentile)
+        return percentile_range(self._sample(), self.percentile)
 
 
 class MSEObserver(SamplingObserver):
     """The range with the smallest mean squared quantization error; see `mse_range`."""
 
     def _range(self) -> tuple[Tensor, Tensor]:
-        return mse_range(self._rows, self.bits, self.symmetric)
+        return mse_range(self._sample(), self.bits, self.symmetric)
 
 
 OBSERVERS: dict[str, type[Observer]] = {

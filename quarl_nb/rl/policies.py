@@ -59,19 +59,26 @@ def save_policy(net: PolicyNet, folder: str | Path, provenance: Mapping[str, Any
     return folder
 
 
-def load_policy(source: str | Path, **options: Any) -> PolicyNet:
+def load_policy(
+    source: str | Path,
+    env_id: str | None = None,
+    activation: str | None = None,
+    vecnormalize: str | Path | None = None,
+) -> PolicyNet:
     """A policy from wherever it lies; opening one never runs code of the file.
 
     Args:
         source: a folder with policy.safetensors and policy.json; a stable-baselines3 zip;
             `hub:owner/name`; or `public/ppo-CartPole-v1`, one of the public agents.
-        options: of `rl.sb3.policy_from_zip`, for a zip (`env_id`, `activation`, `vecnormalize`).
+        env_id: where it acts, in place of what the source says.
+        activation, vecnormalize: of a zip, see `rl.sb3.policy_from_zip`.
 
     Raises:
         QuarlError: nothing there, or the file is damaged, tampered with or unsupported; an
             `activation` or `vecnormalize` of what is no zip.
     """
     text, path = str(source), Path(source)
+    options: Any = dict(env_id=env_id, activation=activation, vecnormalize=vecnormalize)
     if text.startswith("hub:"):
         from quarl_nb.rl.hub import load_from_hub
 
@@ -81,13 +88,16 @@ def load_policy(source: str | Path, **options: Any) -> PolicyNet:
 
         return policy_from_zip(path, **options)
     for name in ("activation", "vecnormalize"):
-        if options.get(name) is not None:
+        if options[name] is not None:
             raise QuarlError(f"{name} goes with an SB3 zip: '{source}' has its own")
     if text.startswith("public/") and not path.exists():
         from quarl_nb.rl.public_agents import load_agent
 
-        return load_agent(text.removeprefix("public/"))
-    return _load_folder(path)
+        net = load_agent(text.removeprefix("public/"))
+    else:
+        net = _load_folder(path)
+    net.spec = replace(net.spec, env_id=env_id or net.spec.env_id)
+    return net
 
 
 def load_spec(folder: Path) -> PolicySpec:

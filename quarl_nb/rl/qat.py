@@ -69,7 +69,8 @@ def prepare_qat(
     Args:
         model: A2C, PPO, DQN, DDPG, TD3 or SAC, with networks that `export_qat` can export.
         bits: of weights and activations, 2 to 16.
-        quant_delay: environment steps before quantization (the paper's Table 5: 500,000 for DQN).
+        quant_delay: environment steps before quantization (the paper's Table 5: 500,000 for DQN),
+            of all that the model has made: with `reset_num_timesteps=False`, earlier runs count.
         per_channel, method: see `quantize_aware`.
 
     Raises:
@@ -77,7 +78,7 @@ def prepare_qat(
     """
     _check_is_algorithm(model, "prepare_qat")
     algo = qat_algorithm(model)
-    check_bits(bits)
+    bits = check_bits(bits)
     callback = QuantDelay(quant_delay)
     networks = qat_networks(model)
     if algo == "sac":

@@ -33,8 +33,11 @@ def replay_state(model: OffPolicyAlgorithm, pos: int, full: bool) -> dict[str, A
     buffer = model.replay_buffer
     assert buffer is not None
     if not _is_known(buffer):
-        logger.warning("the checkpoint has no replay buffer, as a %s may hold more than what is "
-                       "saved: resumed, the run fills it again first", type(buffer).__name__)
+        why = ("with optimize_memory_usage it keeps no next observations"
+               if type(buffer) in _KINDS
+               else f"a {type(buffer).__name__} may hold more than what is saved")
+        logger.warning("the checkpoint has no replay buffer, as %s: resumed, the run fills it "
+                       "again first", why)
         return {}
     used = buffer.buffer_size if full else pos
     tensors = {name: torch.as_tensor(array[:used]) for name, array in _arrays(buffer).items()}

@@ -9,6 +9,7 @@ from quarl_nb.errors import QuarlError
 
 STATISTICS = ("vecnormalize.pkl", "vec_normalize.pkl")
 SETTINGS = "config.yml"
+YAML_FALSE = ("false", "no", "off", "null", "~", "0")
 ANY_STATISTICS = "*vec*normalize*.pkl"
 
 
@@ -31,8 +32,10 @@ def find_normalization(path: Path) -> Path | None:
     found = next((file for file in candidates if file.is_file()), None)
     if found is not None:
         return found
-    if any(_normalizes(folder / SETTINGS) for folder in folders):
-        raise QuarlError(f"'{path}' was trained on normalized observations: give vecnormalize=...")
+    settings = next((file for folder in folders if _normalizes(file := folder / SETTINGS)), None)
+    if settings is not None:
+        raise QuarlError(f"'{path}' was trained on normalized observations, as '{settings}' says: "
+                         "give vecnormalize=..., or move that file away")
     others = sorted(path.parent.glob(ANY_STATISTICS))
     if others:
         raise QuarlError(
@@ -54,8 +57,9 @@ def _settings_of_run(run: Path) -> list[Path]:
 
 def _normalizes(settings: Path) -> bool:
     text = settings.read_text(errors="replace") if settings.is_file() else ""
+    text = re.sub(r"(?m)(^|\s)#.*", "", text)
     # The RL Zoo's settings, as YAML pairs: `- normalize` and on the next line `- true`.
-    stated = re.search(r"\bnormalize(?::\s*|\s*\n\s*-\s*)(\S.*)", text)
-    if not stated or stated[1] == "false":
+    stated = re.search(r"(?m)^[\s-]*normalize(?::[ \t]*|[ \t]*\n\s*-\s*)(\S.*)", text)
+    if not stated or stated[1].strip().lower() in YAML_FALSE:
         return False
     return "'norm_obs': False" not in stated[1].replace("''", "'")

@@ -20,6 +20,7 @@ from stable_baselines3.common.callbacks import BaseCallback
 from tqdm import tqdm
 
 from quarl_nb.errors import QuarlError
+from quarl_nb.paths import make_writable
 from quarl_nb.rl.air_curriculum import CurriculumCallback
 from quarl_nb.rl.checkpoint import (
     Mark,
@@ -56,10 +57,10 @@ def train(
     count, as nothing was learned from them. `show_bar`: on a terminal.
 
     Raises:
-        QuarlError: the checkpoint cannot be read or written, or is of another seed, or the
-            parameters became NaN.
+        QuarlError: the folder or the checkpoint cannot be read or written, or is of another seed,
+            or the parameters became NaN.
     """
-    run_dir.mkdir(parents=True, exist_ok=True)
+    make_writable(run_dir)
     model = make_model(recipe, seed)
     assert model.env is not None
     try:

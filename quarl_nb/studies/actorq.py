@@ -172,7 +172,7 @@ SCALING = ActorQStudy("actorq_scaling", {
         "envs_per_actor": [1, 8], "samples_per_insert": [0.1, 1.0, 4.0], "steps": 3000,
         "autocast": "bf16", "seeds": [0, 1, 2],
         # Nothing needs to be learned here either, so that these stay when the task's own change.
-        "options": RUNTIME_QUICK["options"] | {
-            "learning_rate": 3e-4, "actor_learning_rate": 2e-5, "n_steps": None},
+        "options": {"learning_starts": 0, "learning_rate": 3e-4, "actor_learning_rate": 2e-5,
+                    "n_steps": None},
     },
 })  # fmt: skip

@@ -5,7 +5,7 @@ import pytest
 
 from quarl_nb.actorq import wire
 from quarl_nb.errors import QuarlError
-from quarl_nb.inference import open_engine
+from quarl_nb.inference import build_payload, open_engine
 from quarl_nb.inference.payload import Payload, decode, encode
 
 TENSORS = {
@@ -23,6 +23,15 @@ def test_decode_is_the_reverse_of_encode():
     for name, array in TENSORS.items():
         assert got.tensors[name].dtype == array.dtype
         np.testing.assert_array_equal(got.tensors[name], array, strict=True)
+
+
+@pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
+def test_an_engine_opens_from_any_buffer(make_policy, kind):
+    net = make_policy((6,), ("linear", {"in_features": 6, "out_features": 5}))
+    payload = build_payload(net, "int8")
+    engine, obs = open_engine(kind(payload)), np.ones((2, 6), np.float32)
+    np.testing.assert_array_equal(engine.run(obs), open_engine(payload).run(obs))
+    assert engine.payload_bytes == len(payload)
 
 
 def test_weights_on_the_wire_are_no_payload(make_policy):

@@ -196,6 +196,14 @@ def test_a_state_that_is_never_given_needs_no_range(kind: type, name: str) -> No
         torch.testing.assert_close(got, expected, rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("name", ["fp16", "int8"])
+def test_packed_sequences_are_refused(name: str) -> None:
+    net = nn.GRU(4, 6)
+    packed = nn.utils.rnn.pack_padded_sequence(normal(3, 2, 4), torch.tensor([3, 1]))
+    with pytest.raises(QuarlError, match="PackedSequence cannot be quantized"):
+        quantize_module(net, parse_precision(name), lambda m: m(packed))(packed)
+
+
 def test_tied_weights_are_one_matrix_and_stay_tied() -> None:
     net = nn.Sequential(nn.Linear(6, 6), nn.Linear(6, 6))
     net[1].weight = net[0].weight

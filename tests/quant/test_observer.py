@@ -84,10 +84,25 @@ def test_sample_is_bounded_uniform_and_repeatable() -> None:
         return observer
 
     first = run()
-    assert first._rows.shape == (1, 2000)
+    assert first._sample().shape == (1, 2000)
     # 10% and 90% of 0..19999; the deviation of a sample quantile of 2000 is 134
     assert ends(first) == pytest.approx([2000, 18000], abs=600)
     assert ends(run()) == ends(first)
+
+
+def test_the_sample_is_of_the_smallest_keys_of_all() -> None:
+    observer, batches = PercentileObserver(8, axis=0, max_samples=50), normal(40, 3, 30)
+    keys = []
+    for i, batch in enumerate(batches, start=1):
+        observer(batch)
+        generator = torch.Generator().manual_seed(i)
+        keys.append(torch.rand(30, generator=generator, dtype=torch.float64))
+        smallest = torch.cat(keys).argsort()[:50]
+        assert sum(part.numel() for _, part in observer._parts) <= 100
+    expected = torch.cat(list(batches), 1)[:, smallest]
+    assert torch.equal(observer._sample(), expected)
+    observer(normal(3, 30, seed=1))  # and goes on from there
+    assert observer._sample().shape == (3, 50)
 
 
 def squared_error(x: torch.Tensor, lo: torch.Tensor, hi: torch.Tensor, bits: int) -> float:

@@ -10,10 +10,11 @@ from torch import nn
 
 from quarl_nb.errors import QuarlError
 from quarl_nb.quant import affine_qparams, parse_precision, quantize_weight
+from quarl_nb.quant.affine import round_to_levels
 from quarl_nb.quant.fake import FixedQuantize
 from quarl_nb.quant.minmax import InputQuantizer, WeightQuantizer, scalar_qparams
 from quarl_nb.quant.qat import METHODS, QATLayer, qat_layers, quantize_aware
-from quarl_nb.quant.training import StraightThrough, round_to_levels, straight_through
+from quarl_nb.quant.training import StraightThrough, straight_through
 
 ENDS = st.floats(-(2.0**100), 2.0**100, width=32)
 

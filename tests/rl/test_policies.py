@@ -33,6 +33,14 @@ def net() -> PolicyNet:
     return linear_policy(Head("argmax"), [[1.0, 0.0], [0.0, 2.0]], [0.0, 0.5])
 
 
+def test_a_folder_acts_where_it_is_told_to(net: PolicyNet, tmp_path: Path) -> None:
+    save_policy(net, tmp_path, {})
+    assert load_policy(tmp_path).spec.env_id == "CartPole-v1"
+    assert load_policy(tmp_path, env_id="Acrobot-v1").spec.env_id == "Acrobot-v1"
+    with pytest.raises(TypeError, match="vec_normalize"):
+        load_policy(tmp_path, vec_normalize="x")  # type: ignore[call-arg]  # of vecnormalize
+
+
 def gru_policy() -> PolicyNet:
     layers = (
         Layer("gru_cell", {"input_size": 3, "hidden_size": 4}),

@@ -26,7 +26,7 @@ from quarl_nb.rl.checkpoint import Progress, load_checkpoint, save_checkpoint
 from quarl_nb.rl.fast_cnn import FAST_CNN_POLICIES, FastNatureCNN
 from quarl_nb.rl.policies import load_policy, save_policy
 from quarl_nb.rl.qat import export_qat, prepare_qat
-from quarl_nb.rl.qat_networks import is_quantized
+from quarl_nb.rl.qat_networks import is_quantized, qat_networks, training_quantizers
 from quarl_nb.rl.quant_delay import QuantDelay
 
 PLAIN: dict[str, Any] = {"device": "cpu", "seed": 0}
@@ -460,6 +460,9 @@ def test_errors() -> None:
         with pytest.raises(QuarlError, match="quant_delay must be (at least 0|a whole number), "):
             prepare_qat(MODELS["ppo"](), 8, quant_delay=delay)
     assert QuantDelay(np.int64(500)).delay == 500
+    numpys = MODELS["ppo"]()
+    prepare_qat(numpys, np.int64(4))
+    assert {type(q.bits) for q in training_quantizers(qat_networks(numpys)[0])} == {int}
     with pytest.raises(QuarlError, match="algorithm, not ActorCriticPolicy"):
         prepare_qat(MODELS["ppo"]().policy, 8)
     with pytest.raises(QuarlError, match="unknown algorithm for QAT 'qrdqn'; .*allowed: a2c, ppo"):

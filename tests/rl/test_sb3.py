@@ -304,6 +304,9 @@ def test_a_policy_of_normalized_observations_without_their_statistics_is_told(
         assert (told in caplog.text) == normalizes
 
 
+RAW = ("normalize: false", "- - normalize_advantage\n    - true", "gamma: 0.9", "normalize: False",
+       "normalize: false  # raw", "normalize: null", "normalize:\n  obs: false",
+       "# do not normalize: ever", "- - normalize\n  - False\n")
 NORMALIZING = ("- - - normalize\n    - true\n", "normalize: true", "- normalize\n - {'a': 1}")
 
 
@@ -314,9 +317,9 @@ def test_missing_normalization_is_not_passed_over(tmp_path: Path) -> None:
         config = folder / "config.yml"
         for stated in NORMALIZING:
             config.write_text(stated)
-            with pytest.raises(QuarlError, match="give vecnormalize="):
+            with pytest.raises(QuarlError, match=f"as '{config}' says: give vecnormalize="):
                 load_policy(tmp_path / "CartPole-v1.zip")
-        for stated in ("normalize: false", "- - normalize_advantage\n    - true", "gamma: 0.9"):
+        for stated in RAW:
             config.write_text(stated)
             assert load_policy(tmp_path / "CartPole-v1.zip").spec.env_id == CARTPOLE
 

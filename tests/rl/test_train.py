@@ -344,6 +344,12 @@ def test_a_resumed_run_meets_other_episodes_than_it_began_with(kind, env_id):
     assert any((begin() != begin(seed)).any() for seed in (1000, 2000))
 
 
+def test_a_folder_that_cannot_be_written_is_told_before_training(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(QuarlError, match="cannot write to '.*run'"):
+        training.train(short("ppo-CartPole-v1"), tmp_path / "file" / "run")
+
+
 def test_atari_training_env_reports_whole_games_and_ends_episodes_at_lost_lives():
     env = AtariVecEnv("BreakoutNoFrameskip-v4", 2, seed=0)
     env.reset()
