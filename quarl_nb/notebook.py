@@ -12,7 +12,7 @@ import pandas as pd
 from IPython.display import HTML, Image, Markdown, display
 from matplotlib.figure import Figure
 
-from quarl_nb.errors import UnavailableError, check_choice
+from quarl_nb.errors import QuarlError, UnavailableError, check_choice
 from quarl_nb.report.claims import FAMILIES, Claim
 from quarl_nb.report.losses import PUBLIC
 from quarl_nb.report.style import STYLE, NothingToDrawError
@@ -40,7 +40,7 @@ def load_records(
         studies: run, if `recompute` or if they have no records; the others are only read.
         profile: None means the best profile with records, else `FIRST_PROFILE`.
         policies: names; None means all that have records (or that the profile names).
-        unasked: run what has no records without `recompute` too; not what takes hours.
+        unasked: run policies that have no records without `recompute` too; not what takes hours.
 
     Raises:
         QuarlError: no such profile, or a policy has no records (others do) and was not measured
@@ -50,14 +50,15 @@ def load_records(
     for study in dict.fromkeys([*studies, *(n for s in studies for n in FAMILIES.get(s, ()))]):
         frames[study] = store.frame(study, profile)
         wanted = None if policies is None else _names_in(study, policies)
-        missing = _chosen(frames[study], policies).empty
-        if study in studies and wanted != [] and (recompute or unasked and missing):
+        if not recompute:
+            wanted = _without_records(frames[study], wanted) if unasked else []
+        if study in studies and wanted != []:
             at = profile or store.best_profile(study) or FIRST_PROFILE
-            parameters = {} if wanted is None else {"policies": [*wanted]}
+            parameters = {} if wanted is None else {"policies": wanted}
             _measure(store, study, at, parameters, recompute, workers)
             frames[study] = store.frame(study, at)
     recorded = {name for frame in frames.values() if len(frame) for name in frame["policy"]}
-    _check_recorded("policy", policies, recorded)
+    _check_recorded("policy", policies, recorded, studies)
     return {study: _chosen(frame, policies) for study, frame in frames.items()}
 
 
@@ -96,7 +97,7 @@ def load_runs(
             recorded |= {*frame["env_id"]}
             frame = frame[frame["env_id"].isin([*chosen])].reset_index(drop=True)
         frames[study] = frame
-    _check_recorded("task", tasks, recorded)
+    _check_recorded("task", tasks, recorded, studies)
     return frames
 
 
@@ -228,10 +229,28 @@ def _has_tasks(study: str, profile: str) -> bool:
     return "tasks" in get_study(study).profiles.get(profile, ())
 
 
-def _check_recorded(what: str, names: Sequence[str] | None, recorded: Collection[str]) -> None:
-    """Refuse a name that has no records, where there are records at all."""
+def _without_records(frame: pd.DataFrame, wanted: list[str] | None) -> list[str] | None:
+    """Those of `wanted` that are to be measured; None stands for all, which any record will do."""
+    if frame.empty:
+        return wanted
+    return [name for name in wanted or () if name not in {*frame["policy"]}]
+
+
+def _check_recorded(
+    what: str, names: Sequence[str] | None, recorded: Collection[str], studies: Sequence[str]
+) -> None:
+    """Refuse a name that has no records, where there are records at all.
+
+    Raises:
+        QuarlError: which names have, and how to measure this one.
+    """
     for name in (names or ()) if recorded else ():
-        check_choice(f"{what} with records", name, sorted(recorded))
+        able = [study for study in studies if _names_in(study, [name])]
+        try:
+            check_choice(f"{what} with records", name, sorted(recorded))
+        except QuarlError as error:
+            how = f"quarl-nb run {able[0]} --set {MEASURED[what]}={name}" if able else "its study"
+            raise QuarlError(f"{error}; measure it: recompute=True, or {how}") from error
 
 
 def _chosen(frame: pd.DataFrame, policies: Sequence[str] | None) -> pd.DataFrame:

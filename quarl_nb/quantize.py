@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import logging
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
+import numpy as np
 import pandas as pd
 import torch
 
@@ -16,8 +19,10 @@ from quarl_nb.report.losses import paired_losses
 from quarl_nb.rl.envs import close, factory_for, make_vec, named_by_file
 from quarl_nb.rl.exploration import random_actions_of
 from quarl_nb.rl.policies import PolicyNet, load_policy
-from quarl_nb.studies.policies import Subject
+from quarl_nb.studies.policies import Subject, TrainedPolicies
 from quarl_nb.studies.ptq import FIRST_SEED, measure_policy
+
+logger = logging.getLogger(__name__)
 
 COLUMNS = ["precision", "ranges", "mean", "mean_low", "mean_high",
            "loss", "loss_low", "loss_high", "weight_bytes"]  # fmt: skip
@@ -71,11 +76,20 @@ def quantize_table(
 def _measure(
     subject: Subject, formats: list[tuple[str, str]], budget: Mapping[str, Any]
 ) -> pd.DataFrame:
-    """A record of each format; `measure_policy` takes one thread, the caller's come back."""
+    """A record of each format that the policy can run in (fp32 must be one).
+
+    `measure_policy` takes one thread; the caller's come back.
+    """
     rows, threads = [], torch.get_num_threads()
     try:
         for name, how in formats:
-            measured = measure_policy(subject, parse_precision(name, how), budget).measured
+            try:
+                measured = measure_policy(subject, parse_precision(name, how), budget).measured
+            except QuarlError as error:  # as fp16's outputs, of observations beyond 65,504
+                if name == "fp32":
+                    raise
+                logger.warning("%s is left out: %s", name, error)
+                continue
             rows.append({"key": name, "policy": subject.name, "algo": subject.algo, "seed": 0,
                          "env_id": subject.env_id, "precision": name, "ranges": how,
                          "budget.random_actions": budget["random_actions"],
@@ -93,6 +107,8 @@ def load_acting(
 ) -> tuple[PolicyNet, str]:
     """A policy, and the environment where it acts: `env_id`, by default what the policy says.
 
+    One of data/policies is trusted with naming a module's environment, as in the studies.
+
     Args:
         source, vecnormalize, activation: as `quantize_table` takes them.
 
@@ -101,7 +117,8 @@ def load_acting(
             environment is known, or only by its file, of a module whose code would run.
     """
     net = load_policy(source, env_id=env_id, vecnormalize=vecnormalize, activation=activation)
-    env_id = env_id or named_by_file(net.spec.env_id)
+    trusted = Path(os.path.abspath(source)).parent == TrainedPolicies().root
+    env_id = env_id or (net.spec.env_id if trusted else named_by_file(net.spec.env_id))
     if env_id is None:
         raise QuarlError(f"'{source}' does not say where it acts: name it (--env, env_id=)")
     check_fits(net, env_id)
@@ -127,6 +144,14 @@ def check_fits(net: PolicyNet, env_id: str) -> None:
     wants = _name_actions(actions, env_id)
     if has != wants:
         raise QuarlError(f"the policy has {has}, '{env_id}' takes {wants}")
+    if isinstance(actions, gym.spaces.Box):
+        bounds = [actions.low.ravel(), actions.high.ravel()]
+        if not np.allclose(bounds, [head.low, head.high]):
+            raise QuarlError(
+                f"the policy's actions go from {min(head.low):g} to {max(head.high):g}, those of "
+                f"'{env_id}' from {actions.low.min():g} to {actions.high.max():g}: name the "
+                "environment that it was trained in"
+            )
 
 
 def _name_actions(space: gym.Space, env_id: str) -> str:

@@ -6,8 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 from unittest.mock import Mock
 
+import gymnasium as gym
 import numpy as np
 import pytest
+from gymnasium.envs.classic_control import CartPoleEnv
 
 from quarl_nb import studies
 from quarl_nb.cli import main
@@ -19,6 +21,11 @@ from quarl_nb.testing import FakeStudy
 COMMANDS = ("run", "render", "status", "claims", "reproduce", "train", "evaluate", "quantize",
             "actorq", "export", "edge")  # fmt: skip
 POLICIES = Path(__file__).resolve().parents[1] / "data" / "policies"
+# A module that leaves a trace where it is imported, and has an environment of short episodes.
+OWN_ENVIRONMENT = """import gymnasium
+open("ran", "w").close()
+gymnasium.register("Own-v0", "gymnasium.envs.classic_control:CartPoleEnv", max_episode_steps=20)
+"""
 
 
 @pytest.fixture
@@ -266,6 +273,23 @@ def test_what_is_no_array_of_observations_is_one_line(tmp_path, capsys):
         assert capsys.readouterr().err == f"error: '{path}' is not a .npy of observations\n"
 
 
+@pytest.mark.parametrize(
+    ("policy", "options", "message"),
+    [
+        ("dqn-PongNoFrameskip-v4", [], "layer 'layers.1' (conv2d) has no form in C"),
+        ("ppo-CartPole-v1", ["--precision", "fp16"], "unknown precision of an export 'fp16'"),
+        ("ppo-CartPole-v1", ["--ranges", "best"], "unknown ranges 'best'"),
+    ],
+)
+def test_what_cannot_be_exported_is_told_before_it_plays(
+    policy, options, message, tmp_path, monkeypatch, capsys
+):
+    played = Mock()
+    monkeypatch.setattr("quarl_nb.rl.observations.collect_observations", played)
+    assert main(["export", policy, *options, "--to", str(tmp_path / "out")]) == 2
+    assert message in capsys.readouterr().err and not played.called
+
+
 def test_evaluate_runs_a_policy_by_name(capsys):
     from quarl_nb.rl.evaluate import evaluate
     from quarl_nb.rl.policies import load_policy
@@ -303,12 +327,7 @@ def test_the_module_that_a_policys_file_names_is_imported_only_if_the_user_names
     from quarl_nb.rl.policies import load_policy, save_policy
 
     env_id = f"downloaded_{command}:Own-v0"
-    (tmp_path / f"downloaded_{command}.py").write_text(
-        "import gymnasium\n"
-        "open('ran', 'w').close()\n"
-        "gymnasium.register('Own-v0', 'gymnasium.envs.classic_control:CartPoleEnv',"
-        " max_episode_steps=20)\n"
-    )
+    (tmp_path / f"downloaded_{command}.py").write_text(OWN_ENVIRONMENT)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     net = load_policy(POLICIES / "ppo-CartPole-v1")
@@ -324,6 +343,20 @@ def test_the_module_that_a_policys_file_names_is_imported_only_if_the_user_names
     if not prefix:
         assert main([*arguments, "--env", env_id]) == 0
         assert Path("ran").exists()
+
+
+@pytest.mark.parametrize("command", ["evaluate", "quantize", "export"])
+def test_a_policy_saved_to_data_policies_is_trusted_with_its_module(command, tmp_path, monkeypatch):
+    from quarl_nb.rl.policies import load_policy, save_policy
+
+    (tmp_path / f"trusted_{command}.py").write_text(OWN_ENVIRONMENT)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    net = load_policy(POLICIES / "ppo-CartPole-v1")
+    net.spec = replace(net.spec, env_id=f"trusted_{command}:Own-v0")
+    save_policy(net, Path("data", "policies", "mine"), {})
+    for source in ("mine", "data/policies/mine"):
+        assert main([command, source, *(["--to", "out"] if command == "export" else [])]) == 0
 
 
 @pytest.mark.parametrize(
@@ -401,6 +434,25 @@ def test_quantize_prints_and_writes_the_table(tmp_path, capsys):
     assert rows == ["precision", *table["precision"]]
     by_precision = table.set_index("precision")["weight_bytes"]
     assert by_precision["fp32"] == 2 * by_precision["fp16"]
+
+
+class Worthless(CartPoleEnv):
+    """Pays nothing."""
+
+    def step(self, action):
+        obs, _, *rest = super().step(action)
+        return obs, 0.0, *rest
+
+
+def test_quantize_tells_why_there_is_no_loss(capsys):
+    gym.register("Worthless-v0", Worthless, max_episode_steps=20)
+    line = "loss is undefined: the mean fp32 return is 0"
+    try:
+        for env_id, told in (("Worthless-v0", True), ("CartPole-v1", False)):
+            assert main(["quantize", "ppo-CartPole-v1", "--env", env_id, "--episodes", "2"]) == 0
+            assert (line in capsys.readouterr().out.splitlines()) == told
+    finally:
+        del gym.registry["Worthless-v0"]
 
 
 def test_a_folder_for_the_table_that_cannot_be_written_is_told_first(tmp_path, capsys):

@@ -6,6 +6,7 @@ import ast
 import re
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import nbformat
 import numpy as np
@@ -14,14 +15,15 @@ import pytest
 
 from quarl_nb.errors import QuarlError
 from quarl_nb.notebook import LONG_TEXT, count_runs, load_records, load_runs, show_table
-from quarl_nb.render import LISTS, assigned_values, render_notebook
-from quarl_nb.report import paper
+from quarl_nb.render import LISTS, NotebookError, assigned_values, render_notebook
+from quarl_nb.report import losses, paper, stats
 from quarl_nb.report.actorq.testing import make_records, write_runs
 from quarl_nb.report.edge import testing as edge_testing
 from quarl_nb.runner import RunSummary
 from quarl_nb.store import ResultStore
 from quarl_nb.studies.actorq import RUNTIME, SPEEDUP
 from quarl_nb.studies.tasks import get_task
+from quarl_nb.studies.weights import WEIGHTS, WEIGHTS_PUBLIC
 from quarl_nb.study import Cell
 
 FOLDER = Path(__file__).resolve().parents[1] / "notebooks"
@@ -240,12 +242,34 @@ def test_sweet_spot_finds_the_planted_one_only(store, shown):
 
 def test_weights_that_order_the_losses_predict_them(store, shown):
     text = shown("04_weight_distributions", records=str(store.root))
-    assert "rank correlation 1 [1, 1] of range and loss over 8 policies" in text
+    assert "rank correlation of range and loss 1.00 over 8 policies" in text
     assert "correlates with the loss by" in text and "1.00 at affine4" in text
     assert "They are those of DQN Pong." in text
     # The first policy's layers have one and the same range in standard deviations.
     assert "In 7 of 8 policies" in text
     assert text.count("<picture>") == 1
+
+
+def test_every_profile_has_weights_at_the_precision_that_is_shown(store, shown):
+    cells = {cell.id: cell.source for cell in read("04_weight_distributions").cells}
+    default = assigned_values(cells["parameters"])["precision"]
+    for study in (WEIGHTS, WEIGHTS_PUBLIC):
+        assert all(default in profile["precisions"] for profile in study.profiles.values())
+    with pytest.raises(NotebookError, match="unknown precision with records 'bogus'; allowed: aff"):
+        shown("04_weight_distributions", records=str(store.root), precision="bogus")
+
+
+def test_few_policies_and_one_that_earns_nothing_have_no_correlation_and_no_loss(tmp_path, shown):
+    made = ResultStore(tmp_path / "records")
+    for rank, policy in enumerate(POLICIES[:3]):
+        write_policy(made, policy, rank)
+    for record in made.records("ptq", "full"):
+        if record["cell"]["policy"] == POLICIES[0]:
+            returns = [1.0, -1.0] * (EPISODES // 2)
+            made.write(record | {"measured": record["measured"] | {"returns": returns}})
+    text = shown("04_weight_distributions", records=str(made.root))
+    assert "PPO CartPole" in text and "nan%" not in text
+    assert "correlates with the loss by *(unknown: fewer than 8 policies" in text
 
 
 def test_policies_whose_short_labels_are_the_same_keep_their_rows(tmp_path, shown):
@@ -336,7 +360,7 @@ def test_half_precision_shows_ratio_and_parts(tmp_path, shown):
             }  # fmt: skip
             write_record(store, "mixed_precision", cell, {"repeats": 5}, measured)
     text = shown("05_mixed_precision", records=str(store.root))
-    assert text.count("2.00x [2.00, 2.00]") == 2 and text.count("<picture>") == 1
+    assert text.count(">2.00 [2.00, 2.00]<") == 2 and text.count("<picture>") == 1
     assert "no policy has been trained to the end" in text
     # 0.052 over 0.027: fast enough, but the reward is not known.
     assert "training steps 1.926 [1.926, 1.926] times as fast" in text
@@ -387,10 +411,33 @@ def test_tour_plays_a_policy_and_counts_the_claims(store, shown):
     assert levels is not None and int(levels[1].replace(",", "")) > 2**4  # of many channels
 
 
+@pytest.mark.parametrize(
+    ("lost", "told"),
+    [
+        ([0.0, 0.01, 0.2], "in these 20 episodes is **fp16**: 200 bytes of weights, 2.0 times"),
+        ([0.0, 0.2, 0.3], "No form of `mine` but fp32 is surely without a loss"),
+        ([np.nan] * 3, "Of `mine` no loss is defined: its mean return in fp32 is 0"),
+    ],
+)
+def test_the_tour_tells_which_form_is_without_a_loss_if_one_is(lost, told):
+    cells = {cell.id: cell.source for cell in read("00_tour").cells}
+    ends = {f"loss{end}": lost for end in ("", "_low", "_high")}
+    table = pd.DataFrame({"precision": ["fp32", "fp16", "int8"], "mean": [1.0, 0.9, 0.8],
+                          "weight_bytes": [400, 200, 100], **ends})  # fmt: skip
+    said: list = []
+    exec(cells["play-table"] + "\n" + cells["play-told"], {
+        "quantize": SimpleNamespace(quantize_table=lambda *_, **__: table), "losses": losses,
+        "notebook": SimpleNamespace(show_table=lambda shown, index: said.append(shown.to_string())),
+        "stats": stats, "Markdown": said.append, "folder": "mine", "policy": "mine", "bits": [],
+        "episodes": 20, "ranges": "minmax",
+    })  # fmt: skip
+    assert told in said[1] and "nan" not in said[0].lower()
+
+
 def test_without_records_the_study_is_run_and_only_then(tmp_path):
     store = ResultStore(tmp_path)
     frames = load_records(store, ["weights"], "smoke", workers=1)
-    assert list(frames["weights"]["policy"]) == ["ppo-CartPole-v1"]
+    assert {*frames["weights"]["policy"]} == {"ppo-CartPole-v1"}
     assert frames.keys() == {"weights"}
     before = files_of(store)
     load_records(store, ["weights"], None, workers=1)
@@ -404,6 +451,23 @@ def test_a_policy_without_records_is_named(store):
         load_records(store, ["ptq"], None, ["ppo-CartPol-v1"])  # nothing of that name to measure
     with pytest.raises(QuarlError, match="policy with records 'public/ppo-CartPole-v1'"):
         load_records(store, ["ptq"], None, ["public/ppo-CartPole-v1"])
+
+
+def test_of_several_policies_those_without_records_are_measured(store, monkeypatch):
+    measured = []
+
+    def measure(study, profile, *arguments, parameters, **options):
+        measured.append((study.name, profile, parameters))
+        return RunSummary(done=0, skipped=0, failed=1, total=1)
+
+    monkeypatch.setattr("quarl_nb.runner.run_study", measure)
+    for others in ([], ["ppo-CartPole-v1"]):
+        with pytest.raises(QuarlError, match="unknown policy with records 'mine'.*; measure it: "
+                           "recompute=True, or quarl-nb run ptq --set policies=mine"):
+            load_records(store, ["ptq"], None, ["mine", *others])
+    assert measured == [("ptq", "full", {"policies": ["mine"]})] * 2
+    load_records(store, ["ptq"], None, ["ppo-CartPole-v1"])
+    assert len(measured) == 2
 
 
 def test_trainings_are_not_started_for_a_policy_without_records(store, monkeypatch):

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     export = command(export_command, "ppo-CartPole-v1 --precision int8 --to exported/cartpole")
-    export.add_argument("policy", help="an SB3 zip, a policy's folder or name, hub:...")
+    export.add_argument("policy", help="an SB3 zip, a policy's folder or name, hub:... (MLPs: no "
+                                       "convolutions)")
     export.add_argument("--precision", default="int8", help="fp32, int8 or int4 (default: int8)")
     export.add_argument("--to", type=Path, required=True, metavar="DIR", help="folder to write")
     export.add_argument("--ranges", default="minmax", help="minmax, per_channel, percentile or mse")
@@ -37,7 +38,7 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
 def export_command(options: argparse.Namespace) -> int:
     """Write a folder that runs a policy on a board: ONNX, plain C and a benchmark."""
     from quarl_nb.cli.policies import policy_source
-    from quarl_nb.edge.export import export_policy
+    from quarl_nb.edge.export import check_exportable, export_policy
     from quarl_nb.quantize import check_fits, load_acting
     from quarl_nb.rl.observations import CALIBRATION_STEPS, collect_observations
     from quarl_nb.rl.policies import load_policy
@@ -45,6 +46,7 @@ def export_command(options: argparse.Namespace) -> int:
     source = policy_source(options.policy)
     if options.observations is None:
         net, env_id = load_acting(source, options.env, options.vecnormalize, options.activation)
+        check_exportable(net, options.precision, options.ranges)
         obs = collect_observations(net, env_id, CALIBRATION_STEPS, seed=0)
     else:  # no environment is needed
         net = load_policy(source, env_id=options.env, vecnormalize=options.vecnormalize,

@@ -97,6 +97,8 @@ def quantize_command(options: argparse.Namespace) -> int:
         options.episodes, options.ranges, options.vecnormalize, options.activation,
     )
     print(table.to_string(index=False, float_format=lambda value: f"{value:.4g}"))
+    if table["loss"].isna().any():
+        print("loss is undefined: the mean fp32 return is 0")
     if options.out:
         write_atomically(options.out / "quantize.csv", table.to_csv(index=False).encode())
     return 0

@@ -34,6 +34,20 @@ LAYERS = ("linear", "relu", "tanh", "hardtanh", "flatten", "identity", "fixed_qu
 ROW_PADDING = 16  # bytes; one 128-bit vector
 
 
+def check_layers(net: PolicyNet) -> None:
+    """Refuse a layer that is none of `LAYERS`, or one of `INPUT_LAYERS` that is not the first.
+
+    Raises:
+        QuarlError: names it.
+    """
+    for i, layer in enumerate(net.spec.layers):
+        if layer.kind not in LAYERS or (layer.kind in INPUT_LAYERS and i > 0):
+            raise QuarlError(
+                f"layer 'layers.{i}' ({layer.kind}) has no form in C; allowed: "
+                f"{', '.join(LAYERS)}, the last two as the first layer"
+            )
+
+
 class CSource:
     """Writes a policy of vectors layer by layer, as `quarl_nb.inference.graph.Graph` does in ONNX.
 
@@ -41,7 +55,7 @@ class CSource:
     policy: weights in the precision, activations that enter a layer in 256 fixed levels.
 
     Args:
-        net: the policy; its layers may be those of `LAYERS`, of `INPUT_LAYERS` the first alone.
+        net: the policy, of layers that `check_layers` lets pass.
         precision: fp32, int8 or int4, from `parse_precision`.
         simulated: `net` after `quantize_module`, whose levels of activations are used.
 
@@ -49,7 +63,7 @@ class CSource:
         arrays: the constants by name.
 
     Raises:
-        QuarlError: another layer (named), or bad weights (named).
+        QuarlError: bad weights (named), or a layer that takes other vectors.
     """
 
     def __init__(self, net: PolicyNet, precision: Precision, simulated: PolicyNet) -> None:
@@ -63,12 +77,6 @@ class CSource:
         if net.spec.layers[0].kind not in INPUT_LAYERS:
             self.lines.append(self.loop("a[i] = obs[i];"))
         for layer, module in zip(net.spec.layers, net.layers, strict=True):
-            first = module is net.layers[0]
-            if layer.kind not in LAYERS or (layer.kind in INPUT_LAYERS and not first):
-                raise QuarlError(
-                    f"layer {self.names[module]!r} ({layer.kind}) has no form in C; allowed: "
-                    f"{', '.join(LAYERS)}, the last two as the first layer"
-                )
             getattr(self, layer.kind)(module)
 
     def loop(self, statement: str) -> str:

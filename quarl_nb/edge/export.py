@@ -16,7 +16,7 @@ import torch
 from onnx import numpy_helper
 from safetensors.torch import save as save_safetensors
 
-from quarl_nb.edge.c_source import DEVICE, CSource
+from quarl_nb.edge.c_source import DEVICE, CSource, check_layers
 from quarl_nb.edge.c_text import declaration, literal
 from quarl_nb.errors import QuarlError, check_choice
 from quarl_nb.inference.export import obs_dtype
@@ -70,9 +70,7 @@ def export_policy(
             and holds a file that would be written or removed.
     """
     folder = Path(folder)
-    check_choice("precision of an export", precision, PRECISIONS)
-    if net.spec.head.kind == "sample":
-        raise QuarlError("head 'sample' draws its actions; allowed: argmax, clip, tanh_scale")
+    check_exportable(net, precision, ranges)
     parsed = parse_precision(precision, ranges)
     obs = _as_inputs(observations, net)
     graph = onnx_graph(net, parsed, obs)
@@ -107,6 +105,19 @@ def export_policy(
         "observations.npz": recorded.getvalue(),
     })  # fmt: skip
     return folder
+
+
+def check_exportable(net: PolicyNet, precision: str, ranges: str = "minmax") -> None:
+    """What can be told before there are observations.
+
+    Raises:
+        QuarlError: a precision, ranges, a head or a layer that `export_policy` would refuse.
+    """
+    check_choice("precision of an export", precision, PRECISIONS)
+    parse_precision(precision, ranges)
+    if net.spec.head.kind == "sample":
+        raise QuarlError("head 'sample' draws its actions; allowed: argmax, clip, tanh_scale")
+    check_layers(net)
 
 
 def onnx_graph(net: PolicyNet, precision: Precision, obs: np.ndarray) -> Graph:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from quarl_nb.errors import QuarlError
-from quarl_nb.report.pvalues import FEW, least_p, share, sign_flip_p
+from quarl_nb.report.pvalues import least_p, sign_flip_p
 from quarl_nb.report.stats import (
     ALPHA,
     MARGIN,
@@ -36,7 +36,8 @@ def paired_difference(x: Floats, y: Floats, weights: Floats) -> Interval:
 class Loss:
     """Relative loss (reference - treatment) / |reference| of mean returns, from paired episodes.
 
-    `interval` is the 95 % one, `tost` the 90 % one (two one-sided tests at 5 %).
+    `interval` is the 95 % one, `tost` the 90 % one, of which each end is a bound at 5 %; both are
+    of the bootstrap, `expanded`, and near the margin need not agree with the p-values to a hair.
     `p_no_loss` tests "loses the margin or more", `p_loss` tests "loses at most the margin",
     `p_no_gain` tests "gains the margin or more"; each p-value is small when its hypothesis fails.
     """
@@ -57,8 +58,8 @@ def relative_loss(reference: Floats, treatment: Floats, weights: Floats) -> Loss
     """The loss of `treatment` against `reference`, shape [episodes] each, over common seeds.
 
     The reference's mean is redrawn with the differences, so a reference near zero widens the
-    interval instead of inventing precision. The p-values of few episodes are exact (`sign_flip_p`
-    of the differences less the margin), those of more the bootstrap's.
+    interval instead of inventing precision. The p-values are `sign_flip_p` of the differences less
+    the margin.
 
     Args:
         weights: `bootstrap_weights` of the episodes.
@@ -70,21 +71,16 @@ def relative_loss(reference: Floats, treatment: Floats, weights: Floats) -> Loss
     x, y = np.asarray(reference, float), np.asarray(treatment, float)
     if x.mean() == 0:
         raise QuarlError("relative loss is undefined: the mean fp32 return is 0")
+    lost, room = x - y, MARGIN * np.sign(x.mean()) * x
     base = weights @ x
     base[base == 0] = np.finfo(float).tiny
-    draws = (weights @ (x - y)) / np.abs(base)
-    value = float((x - y).mean() / abs(x.mean()))
-    if len(x) <= FEW:
-        loss, room = x - y, np.sign(x.mean()) * x
-        p = [sign_flip_p(MARGIN * room - loss), sign_flip_p(loss - MARGIN * room),
-             sign_flip_p(MARGIN * room + loss)]  # fmt: skip
-    else:
-        p = [share(draws >= MARGIN), share(draws <= MARGIN), share(draws <= -MARGIN)]
+    draws, value = (weights @ lost) / np.abs(base), float(lost.mean() / abs(x.mean()))
     return Loss(
         percentile_interval(value, draws, expanded(len(x))),
-        percentile_interval(value, draws, 1 - 2 * ALPHA),  # where the shares above are 5 %
-        p_no_loss=p[0], p_loss=p[1], p_no_gain=p[2],
-    )
+        percentile_interval(value, draws, expanded(len(x), 1 - 2 * ALPHA)),
+        p_no_loss=sign_flip_p(room - lost), p_loss=sign_flip_p(lost - room),
+        p_no_gain=sign_flip_p(room + lost),
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)

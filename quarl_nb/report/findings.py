@@ -14,6 +14,9 @@ from quarl_nb.report.stats import Interval
 Verdict = Literal["reproduced", "not reproduced", "inconclusive", "not measured"]
 # Fewer episodes than the Atari budget of the full profile decide nothing.
 MIN_EPISODES = 30
+# What intervals over repeats of a timing are of: another process has other memory and other clocks,
+# and may well lie outside of them.
+ONE_PROCESS = "within one process"
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ import pandas as pd
 from quarl_nb.errors import QuarlError
 from quarl_nb.report.compare import Loss, relative_loss
 from quarl_nb.report.stats import Floats, Interval, bootstrap_weights, mean_interval
+from quarl_nb.report.texts import AS_PERCENT
 
 REFERENCE = "fp32"
 PUBLIC = "public/"
@@ -20,12 +21,12 @@ PUBLIC = "public/"
 RANGES = {"minmax": "min-max", "per_channel": "per channel", "percentile": "percentile",
           "mse": "least squares"}  # fmt: skip
 _POLICY = re.compile(
-    r"(?P<algo>[a-z0-9]+(-(gru|ddqn))?)-(?P<env>.+?)"
+    r"(?P<algo>a2c|a3c-gru|ars|d4pg|ddpg|dqn|dueling-ddqn|ppo|qrdqn|sac|td3|tqc|trpo)-(?P<env>.+?)"
     r"(?P<ending>(NoFrameskip|Deterministic)?-v[0-9.]+)?$"
 )
 _WIDTH = re.compile(r"(?:affine|legacy)(\d+)$")
 # Where a record tells which policy it is of: of one's own by the first, of the suite's the second.
-_TENSORS, _TRAINED = "budget.tensors_sha256", "extra.start_time"
+TENSORS, TRAINED = "budget.tensors_sha256", "extra.start_time"
 
 
 def bits_of(precision: str) -> int | None:
@@ -46,7 +47,7 @@ def ptq_records(
     """
     if records.empty or "returns" not in records:
         return pd.DataFrame()
-    rows = _newest_of_each_name(with_versions(records[records["returns"].notna()]))
+    rows = newest_of_each_name(with_versions(records[records["returns"].notna()]))
     rows = rows.assign(
         ranges=rows["ranges"].fillna("minmax") if "ranges" in rows else "minmax",
         algo=rows["algo"].str.lower(),
@@ -69,7 +70,7 @@ def with_versions(records: pd.DataFrame) -> pd.DataFrame:
     known public agents, and of what older records do not tell.
     """
     version = pd.Series("", records.index, dtype=object)
-    for name in (_TRAINED, _TENSORS):  # one policy may have been saved twice, its tensors tell
+    for name in (TRAINED, TENSORS):  # one policy may have been saved twice, its tensors tell
         if name in records:
             version = records[name].astype(object).where(records[name].notna(), version)
     return records.assign(version=version)
@@ -90,7 +91,9 @@ def of_who_played(records: pd.DataFrame, played: pd.DataFrame) -> pd.DataFrame:
     return records[unknown | (records["version"] == theirs)]
 
 
-def _newest_of_each_name(rows: pd.DataFrame) -> pd.DataFrame:
+def newest_of_each_name(rows: pd.DataFrame) -> pd.DataFrame:
+    """Of a name that another policy was given since, or whose policy was trained anew, the rows of
+    the newest: by algorithm, environment and version (`with_versions`)."""
     if "provenance.start_time" not in rows:
         return rows
     by_age = rows.sort_values("provenance.start_time", kind="stable")
@@ -103,20 +106,16 @@ def _newest_of_each_name(rows: pd.DataFrame) -> pd.DataFrame:
 
 def percent(fraction: float) -> str:
     """0.0123 as 1.2%, without a negative zero."""
-    text = f"{fraction:.1%}"
-    return "0.0%" if text == "-0.0%" else text
+    return f"{fraction:{AS_PERCENT}}"
 
 
 def percent_interval(share: Interval) -> str:
     """As 1.2% [0.3%, 2.0%]; without an interval where there is none, empty for NaN."""
-    if np.isnan(share.value):
-        return ""
-    text = percent(share.value)
-    return text if np.isnan(share.low) else f"{text} [{percent(share.low)}, {percent(share.high)}]"
+    return "" if np.isnan(share.value) else share.text(AS_PERCENT)
 
 
 def policy_label(policy: str) -> str:
-    """`public/a2c-HalfCheetah-v3` as figures write it: A2C HalfCheetah (public)."""
+    """`public/a2c-HalfCheetah-v3` as figures write it, A2C HalfCheetah (public); others stay."""
     return _label(policy, short=True)
 
 
@@ -134,8 +133,8 @@ def policy_labels(policies: Iterable[str]) -> dict[str, str]:
 
 def _label(policy: str, short: bool) -> str:
     found = _POLICY.match(policy.removeprefix(PUBLIC))
-    if found is None:
-        return policy
+    if found is None or not (found["ending"] or found["env"].startswith("AirNavigation-")):
+        return policy  # as its owner calls it
     algo, env = found["algo"].upper(), found["env"]
     if short:
         env = env.replace("MountainCarContinuous", "MountainCar")  # the paper's own short name
@@ -202,12 +201,13 @@ def _estimates(name: str, base: bytes, treatment: bytes) -> tuple[Interval, Loss
     losses of the same records some twenty times.
     """
     x, y = np.frombuffer(base), np.frombuffer(treatment)
-    weights = _weights(name, len(x))
+    weights = episode_weights(name, len(x))
     return mean_interval(y, weights), relative_loss(x, y, weights) if x.mean() else None
 
 
-@lru_cache(maxsize=1)  # a policy's records come one after another
-def _weights(name: str, n: int) -> Floats:
+@lru_cache(maxsize=4)  # a policy's records come one after another, of few numbers of episodes
+def episode_weights(name: str, n: int) -> Floats:
+    """The `bootstrap_weights` of n episodes, from a generator that is seeded by a policy's name."""
     return bootstrap_weights(n, np.random.default_rng(zlib.crc32(name.encode())))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,17 +35,25 @@ def sign_vectors(n: int, generator: np.random.Generator, resamples: int = RESAMP
     return signs
 
 
+@lru_cache(maxsize=4)  # few numbers of episodes, each of many tests
+def fixed_signs(n: int) -> Floats:
+    """The `sign_vectors` of n differences from a generator of its own, the same for every test."""
+    return sign_vectors(n, np.random.default_rng(0))
+
+
 def sign_flip_p(differences: NDArray[np.floating]) -> float:
     """One-sided p-value of "the differences lie symmetrically around 0": small where their mean is
     above.
 
-    Fisher's randomization test over the `sign_vectors` of n independent differences: exact for up
-    to `FEW`, where a bootstrap is too certain (of eight, three times as often as it says).
+    Fisher's randomization test over the `fixed_signs` of n independent differences: exact for up
+    to `FEW`, where a bootstrap is too certain (of eight, three times as often as it says; of 16,
+    in 7 % of cases instead of 5 %). Where differences are skewed the mean is tested less well: at
+    5 %, of 16 with a long lower tail (exponential) 12 % pass, of 100 8 %; with a long upper one
+    2 to 3 %.
     """
     x = np.asarray(differences, float)
     rounding = 1e-9 * np.abs(x).sum()
-    signs = sign_vectors(len(x), np.random.default_rng(0))
-    return float(np.mean(signs @ x >= x.sum() - rounding))
+    return float(np.mean(fixed_signs(len(x)) @ x >= x.sum() - rounding))
 
 
 def _all_signs(n: int) -> Floats:

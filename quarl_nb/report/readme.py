@@ -12,12 +12,15 @@ from quarl_nb.paths import write_atomically
 from quarl_nb.report.losses import percent, percent_interval
 from quarl_nb.report.ptq.tables import row_names
 from quarl_nb.report.stats import Interval
+from quarl_nb.report.texts import return_text
 
 START = "<!-- results: written by `quarl-nb reproduce` from the full records -->"
 END = "<!-- end of results -->"
 DECIDED = ("reproduced", "not reproduced")
 VERDICTS = (*DECIDED, "inconclusive", "not measured")
 MEASURED_CHARACTERS = 220
+COUNTED = ("The counts are of sentences, not of independent measurements: one measurement may "
+           "decide several sentences.")  # fmt: skip
 
 
 def scoreboard(found: pd.DataFrame) -> str:
@@ -29,7 +32,7 @@ def scoreboard(found: pd.DataFrame) -> str:
     counts = found["verdict"].value_counts()
     lines = ["| verdict | claims |", "|---|---:|"]
     lines += [f"| {verdict} | {counts.get(verdict, 0)} |" for verdict in VERDICTS]
-    lines += ["", "| claim | source | verdict | measured |", "|---|---|---|---|"]
+    lines += ["", COUNTED, "", "| claim | source | verdict | measured |", "|---|---|---|---|"]
     for verdict in DECIDED:
         for _, row in found[found["verdict"] == verdict].iterrows():
             measured = shorten(str(row["measured"]), MEASURED_CHARACTERS, placeholder=" ...")
@@ -58,8 +61,9 @@ def table4(rows: pd.DataFrame) -> str:
         if not {"fp32", "int8"} <= set(at.index):
             continue
         full, eight = at.loc["fp32"], at.loc["int8"]
-        cells = [f"{str(algo).upper()} {environment}", f"{full['published']:g}", _mean(full),
-                 f"{eight['published']:g}", _mean(eight), percent(eight["published_loss"]),
+        earned = [return_text(Interval.of(side, "mean")) for side in (full, eight)]
+        cells = [f"{str(algo).upper()} {environment}", f"{full['published']:g}", earned[0],
+                 f"{eight['published']:g}", earned[1], percent(eight["published_loss"]),
                  percent_interval(Interval.of(eight, "loss")), str(eight["verdict"])]
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
@@ -76,7 +80,3 @@ def write_scoreboard(readme: Path, text: str) -> None:
     if not 0 <= start < end:
         raise QuarlError(f"'{readme.name}' lacks the marks of the scoreboard")
     write_atomically(readme, f"{page[: start + len(START)]}\n{text}{page[end:]}".encode())
-
-
-def _mean(row: pd.Series) -> str:
-    return Interval.of(row, "mean").text(".1f")

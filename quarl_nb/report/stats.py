@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 import pandas as pd
@@ -120,6 +121,7 @@ def percentile_interval(value: float, draws: Floats, confidence: float = 0.95) -
     return Interval(float(value), float(low), float(high))
 
 
+@cache  # SciPy takes its time for a quantile, and few n come again and again
 def expanded(n: int, confidence: float = 0.95) -> float:
     """Of which level a percentile interval over redraws of `n` values must be to hold `confidence`.
 

@@ -43,23 +43,38 @@ def _returns(found: Mapping[str, Any]) -> Floats:
     return returns
 
 
-def never_learned(
+def learned(
     records: pd.DataFrame, untrained: Mapping[str, list[Floats]] | None = None
-) -> set[str]:
-    """The policies of which no training is better than every policy that looks at nothing.
+) -> pd.Series:
+    """Whether each training is better than every policy that looks at nothing.
 
-    Better: a higher mean return, one-sided permutation test at 5 % over episodes. One training
-    that learned is enough, and tests are not corrected for their number: both keep a policy that
-    may have learned. One whose environment is not among `untrained` counts as learned.
+    Better: a higher mean return, one-sided permutation test at 5 % over episodes. One whose
+    environment is not among `untrained` counts as learned.
 
     Args:
-        records: one row a training: policy, env_id, returns (list).
+        records: one row a training: env_id, returns (list).
         untrained: by default `untrained_returns()`.
     """
     known = untrained_returns() if untrained is None else untrained
-    learned = {str(row["policy"]) for _, row in records.iterrows()
-               if _learned(row, known.get(row["env_id"], []))}  # fmt: skip
-    return {*map(str, records["policy"])} - learned if len(records) else set()
+    found = [_learned(row, known.get(row["env_id"], [])) for _, row in records.iterrows()]
+    return pd.Series(found, records.index, dtype=bool)
+
+
+def never_learned(
+    records: pd.DataFrame, untrained: Mapping[str, list[Floats]] | None = None
+) -> set[str]:
+    """The policies of which no training `learned`.
+
+    One training that learned is enough, and tests are not corrected for their number: both keep a
+    policy that may have learned.
+
+    Args:
+        records: as `learned` takes them, and policy.
+    """
+    if records.empty:
+        return set()
+    policies = records["policy"].astype(str)
+    return {*policies} - {*policies[learned(records, untrained)]}
 
 
 def fp32_never_learned(records: pd.DataFrame) -> set[str]:

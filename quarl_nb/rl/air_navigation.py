@@ -18,11 +18,10 @@ from numpy.typing import NDArray
 from quarl_nb.errors import QuarlError
 from quarl_nb.rl.air_world import (
     MAX_GOAL_DISTANCE_M,
+    N_ACTIONS,
     N_DRAWS,
     N_RAYS,
     OBS_SIZE,
-    SPEEDS,
-    YAW_RATES,
     AirWorld,
     Array,
     Mask,
@@ -32,7 +31,6 @@ ENV_ID = "quarl/AirNavigation-v0"
 GOAL_ID = "quarl/AirNavigationGoal-v0"  # vectorized only
 _LOW = np.concatenate([np.zeros(N_RAYS + 1), -np.ones(2), [0.0], -np.ones(2)]).astype(np.float32)
 OBSERVATIONS = gym.spaces.Box(_LOW, np.ones(OBS_SIZE, np.float32))
-N_ACTIONS = len(SPEEDS) * len(YAW_RATES)
 
 
 class AirNavigationVectorEnv(VectorEnv):
@@ -66,18 +64,19 @@ class AirNavigationVectorEnv(VectorEnv):
     def reset(
         self,
         *,
-        seed: int | Sequence[int | None] | None = None,
+        seed: int | np.integer | Sequence[int | None] | None = None,
         options: dict[str, Any] | None = None,
     ) -> tuple[Array, dict[str, Any]]:
         everywhere = np.ones(self.num_envs, bool)
         slots = np.flatnonzero((options or {}).get("reset_mask", everywhere))
-        seeds = [seed + i for i in range(self.num_envs)] if isinstance(seed, int) else seed
-        if seeds is not None and len(seeds) != self.num_envs:
-            raise QuarlError(f"{len(seeds)} seeds given; allowed: one of {self.num_envs} arenas")
+        if isinstance(seed, int | np.integer):
+            seed = [int(seed) + i for i in range(self.num_envs)]
+        if seed is not None and len(seed) != self.num_envs:
+            raise QuarlError(f"{len(seed)} seeds given; allowed: one of {self.num_envs} arenas")
         for i in slots.tolist():
-            given = None if seeds is None else seeds[i]
+            given = None if seed is None else seed[i]
             if given is not None or self._generators[i] is None:
-                self._generators[i] = np_random(given)[0]
+                self._generators[i] = np_random(None if given is None else int(given))[0]
         self._begin(slots)
         return self.world.observe(), {}
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from quarl_nb.errors import QuarlError
+from quarl_nb.errors import QuarlError, brief
 
 Array = NDArray[np.float32]
 Mask = NDArray[np.bool_]
@@ -25,6 +25,7 @@ GOAL_RADIUS_M = 1.0  # success_distance_to_goal in the settings of Air Learning'
 T_MAX_S = 0.5  # duration of one action
 SPEEDS = np.linspace(0, V_MAX, 5, dtype=np.float32)  # m/s, commanded
 YAW_RATES = np.radians([-60, -30, 0, 30, 60]).astype(np.float32)  # rad/s, positive to the left
+N_ACTIONS = len(SPEEDS) * len(YAW_RATES)
 MAX_ACCELERATION = 1.25  # m/s^2, towards the commanded speed
 DRONE_RADIUS_M = 0.3
 OBSTACLE_RADIUS_M = (1.0, 2.4)
@@ -132,7 +133,14 @@ class AirWorld:
 
         Returns:
             reward, reached, collided (with an obstacle or a wall) and out of steps, all ``[n]``.
+
+        Raises:
+            QuarlError: actions of another shape or type, or not from 0 to 24.
         """
+        whole = actions.shape == (self.n,) and actions.dtype.kind in "iu"
+        if not whole or actions.astype(np.uint64).max() >= N_ACTIONS:  # negative ones wrap around
+            raise QuarlError(f"actions must be {self.n} whole numbers from 0 to {N_ACTIONS - 1}, "
+                             f"not {brief(actions)}")
         self.steps += 1
         change = np.float32(MAX_ACCELERATION * T_MAX_S)
         self.speed += np.clip(SPEEDS[actions // 5] - self.speed, -change, change)

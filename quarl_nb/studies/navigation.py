@@ -6,6 +6,7 @@ episodes. Policies that stopped learning at the published success fly beside tho
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -16,21 +17,22 @@ import torch
 from stable_baselines3 import DQN
 from torch import nn
 
-from quarl_nb.errors import check_counts, check_seeds
+from quarl_nb.errors import QuarlError, check_counts, check_seeds
 from quarl_nb.quant import Precision, parse_precision, weight_bytes
 from quarl_nb.rl.air_navigation import ENV_ID, AirNavigationEnv
 from quarl_nb.rl.evaluate import Evaluation, evaluate
 from quarl_nb.rl.model import make_model
-from quarl_nb.rl.policies import PolicyNet
+from quarl_nb.rl.policies import PolicyNet, PolicySpec, load_spec
 from quarl_nb.rl.qat import exported_qat, prepare_qat
-from quarl_nb.rl.recipes import EARLY, get_recipe
+from quarl_nb.rl.recipes import EARLY, get_recipe, recipes
 from quarl_nb.rl.train import let_policy_act
-from quarl_nb.studies.policies import PolicySource, TrainedPolicies, select
+from quarl_nb.studies.policies import TrainedPolicies, select
 from quarl_nb.studies.ptq import FIRST_SEED, quantize_policy
 from quarl_nb.studies.qat import trained_bits
 from quarl_nb.studies.watched import Schedule, Trained, train_watched
 from quarl_nb.study import Measurement, network_name
 
+logger = logging.getLogger(__name__)
 OUTCOMES = ("success", "crash", "timeout")
 QAT = "qat"
 FINE_TUNING_RATE = 1 / 3  # of the recipe's: the policy is to stay near where it is
@@ -46,15 +48,16 @@ class NavigationStudy:
     with weights and activations of that width. (From scratch Policy III alone would take hours
     at each width, and what is asked is whether *this* policy's loss can be mended.)
 
-    Parameters: `policies` (names, or ["all"]), `precisions` (with min-max ranges), `ranges` (other
-    ways to set ranges) and `ranges_at` (the precisions measured with them too), `qat` (precisions
-    trained with), `qat_policies`, `qat_seeds`, `qat_timesteps`, `evaluations` and `eval_episodes`
+    Parameters: `policies` (names, or ["all"]; of one's own those that act in this environment),
+    `precisions` (with min-max ranges), `ranges` (other ways to set ranges) and `ranges_at` (the
+    precisions measured with them too), `qat` (precisions trained with), `qat_policies` (those that
+    have a recipe to go on by), `qat_seeds`, `qat_timesteps`, `evaluations` and `eval_episodes`
     (during that training), `episodes`, `first_seed`.
     """
 
     name: str
     profiles: Mapping[str, Mapping[str, Any]] = field(hash=False)
-    policies: PolicySource = TrainedPolicies("dqn-AirNavigation-*")
+    policies: TrainedPolicies = TrainedPolicies("dqn-AirNavigation-*")
     schema_version: int = 1
     timed: bool = False
 
@@ -66,23 +69,36 @@ class NavigationStudy:
         check_counts(1, episodes=budget["episodes"], **training)
         training["warm_up"] = FINE_TUNING_WARM_UP
         check_seeds(budget["first_seed"], *parameters["qat_seeds"])
-        # QAT lets a policy learn on, so that it would not have stopped early.
-        chosen = select(self.policies, parameters["qat_policies"])
-        trained_on = [policy for policy in chosen if not policy.endswith(EARLY)]
+        chosen = select(self.policies, parameters["policies"])
+        trained_on = self._trained_on(parameters)
+        if parameters["qat"] and chosen and not {*chosen} & {*trained_on}:
+            logger.warning("navigation: no QAT, as qat_policies names none of the chosen policies")
         found = []
-        for policy in select(self.policies, parameters["policies"]):
+        for policy in chosen:
             algo, env_id = self.policies.describe(policy)
+            spec = load_spec(self.policies.root / policy)
             common = {"policy": policy, "algo": algo, "env_id": env_id,
-                      "network": network_of(policy)}  # fmt: skip
+                      "network": network_of(policy, spec)}  # fmt: skip
+            played = budget | self.policies.version(policy)
             for precision, method in _formats(parameters):
                 cell = common | {"precision": precision, "method": method, "seed": 0}
-                found.append((cell, budget))
+                found.append((cell, played))
             for precision in parameters["qat"] if policy in trained_on else ():
-                trained_bits(precision)
                 for seed in parameters["qat_seeds"]:
                     cell = common | {"precision": precision, "method": QAT, "seed": seed}
-                    found.append((cell, budget | training))
+                    found.append((cell, played | training))
         return found
+
+    def _trained_on(self, parameters: Mapping[str, Any]) -> list[str]:
+        """The policies that may learn on; `qat` and `qat_policies` are checked."""
+        for precision in parameters["qat"]:
+            trained_bits(precision)
+        wanted = select(self.policies, parameters["qat_policies"])
+        for policy in wanted:
+            if policy not in recipes():
+                raise QuarlError(f"no QAT of policy {policy!r}: it has no recipe to go on by")
+        # It would not have stopped early, if it were to go on.
+        return [policy for policy in wanted if not policy.endswith(EARLY)]
 
     def measure(self, cell: Mapping[str, Any], budget: Mapping[str, Any]) -> Measurement:
         """Quantize one policy, or train it with quantization, and fly its episodes."""
@@ -112,9 +128,16 @@ def _formats(parameters: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield precision, ranges
 
 
-def network_of(policy: str) -> str:
-    """The hidden layers of a policy as Table 6 has them: "64x3" or "4096-512-1024"."""
-    return network_name(get_recipe(policy).hyperparameters["policy_kwargs"]["net_arch"])
+def network_of(policy: str, spec: PolicySpec) -> str:
+    """The hidden layers of a policy as Table 6 has them: "64x3" or "4096-512-1024".
+
+    Raises:
+        QuarlError: it acts in another environment.
+    """
+    if spec.env_id != ENV_ID:
+        raise QuarlError(f"policy {policy!r} acts in {spec.env_id!r}, not in {ENV_ID!r}")
+    sizes = [linear.out_features for layer in spec.layers for linear in _linear(layer.build())]
+    return network_name(sizes[:-1])
 
 
 def _fly(

@@ -13,7 +13,7 @@ from typing import Any
 import gymnasium as gym
 import torch
 
-from quarl_nb.errors import check_counts, check_seeds
+from quarl_nb.errors import check_choice, check_counts, check_seeds
 from quarl_nb.inference import fast_policy
 from quarl_nb.quant import RANGES, Precision, parse_precision, quantize_module, weight_bytes
 from quarl_nb.rl.atari import is_atari
@@ -44,8 +44,8 @@ class PTQStudy:
     Parameters: `policies` (names, or ["all"]), `precisions` (with min-max ranges), `ranges` (other
     ways to set ranges) and `ranges_at` (the precisions measured with them too), `episodes` (at
     most 30 on Atari), `judged` (precisions, with min-max ranges, that are measured over as many
-    episodes as a verdict on the policy takes: `NEEDED`, if more), `swept` (policies of which every
-    precision with min-max ranges is), `first_seed`.
+    episodes as a verdict on the policy takes: `NEEDED`, if more), `swept` (policies of `NEEDED`, of
+    which every precision with min-max ranges is), `first_seed`.
     """
 
     name: str
@@ -64,11 +64,9 @@ class PTQStudy:
             for ranges in parameters["ranges"]
             for precision in parameters["ranges_at"]
         ]
-        judged = [(precision, "minmax") for precision in parameters["judged"]]
-        for precision, ranges in (*formats, *judged):
+        for precision, ranges in formats:
             parse_precision(precision, ranges)
-        check_counts(1, episodes=parameters["episodes"])
-        check_seeds(parameters["first_seed"])
+        self._check(parameters)
         found = []
         for policy in select(self.policies, parameters["policies"]):
             algo, env_id = self.policies.describe(policy)
@@ -79,13 +77,24 @@ class PTQStudy:
             if share := self.policies.random_actions(policy):
                 budget["random_actions"] = share
             for precision, ranges in formats:
-                swept = policy in parameters["swept"] and ranges == "minmax"
-                decides = swept or (precision, ranges) in judged
+                decisive = precision in parameters["judged"] or policy in parameters["swept"]
+                decides = decisive and ranges == "minmax"
                 needed = max(episodes, NEEDED.get(policy, 0)) if decides else episodes
                 cell = {"policy": policy, "algo": algo, "env_id": env_id,
                         "precision": precision, "ranges": ranges, "seed": 0}  # fmt: skip
                 found.append((cell, budget | {"episodes": needed}))
         return found
+
+    def _check(self, parameters: Mapping[str, Any]) -> None:
+        """Refuse numbers that do not count, and what would have no effect."""
+        check_counts(1, episodes=parameters["episodes"])
+        check_seeds(parameters["first_seed"])
+        for policy in parameters["swept"]:
+            check_choice("policy to be swept", policy, NEEDED)
+        # What a profile judges it may also name where other precisions are chosen.
+        if parameters["judged"] not in [profile["judged"] for profile in self.profiles.values()]:
+            for precision in parameters["judged"]:
+                check_choice("precision to be judged", precision, parameters["precisions"])
 
     def measure(self, cell: Mapping[str, Any], budget: Mapping[str, Any]) -> Measurement:
         """Quantize one policy and run its episodes."""

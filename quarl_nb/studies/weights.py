@@ -68,8 +68,9 @@ def histogram(weight: torch.Tensor, bins: int) -> tuple[np.ndarray, np.ndarray]:
     return np.histogram(weight.detach().double().numpy().ravel(), bins=bins)
 
 
-SMOKE = {"policies": ["ppo-CartPole-v1"], "precisions": ["affine8"], "ranges": ["minmax"]}
-QUICK = {"policies": ["all"], "precisions": ["affine8", "affine4"], "ranges": ["minmax"]}
+SMOKE = {"policies": ["ppo-CartPole-v1"], "precisions": ["affine8", "affine4"],
+         "ranges": ["minmax"]}  # fmt: skip
+QUICK = SMOKE | {"policies": ["all"]}
 FULL = QUICK | {"precisions": ["affine8", "affine6", "affine4", "affine2"]}
 PROFILES = {"smoke": SMOKE, "quick": QUICK, "full": FULL}
 

@@ -176,7 +176,7 @@ def test_times_beside_two_gpus_stand_in_rows_of_their_own() -> None:
     assert shown.index.name == "GPU" and shown.index.tolist() == ["H100", "H200"]
     parts = actorq.parts.step_parts(frame)
     assert set(tables.runtime_table(parts)["GPU"]) == {"H100", "H200"}
-    pairs = tables.prediction_table(actorq.parts.predicted_speedups(parts))
+    pairs = tables.prediction_table(actorq.predictions.predicted_speedups(parts))
     assert pairs["GPU"].tolist() == ["H100", "H200"] and "processor" not in pairs
     for fig in (actorq.curve_figures.convergence(frame, "time")[0],
                 actorq.time_figures.runtime_breakdown(frame)[0]):
@@ -195,7 +195,7 @@ def test_times_of_two_processors_stand_in_rows_of_their_own() -> None:
     assert shown["processor"].tolist() == ["AMD", "Intel"]
     amd, intel = shown["time (s), measured", "int8 ORT"].astype(float)
     assert intel == pytest.approx(2 * amd)
-    pairs = tables.prediction_table(actorq.parts.predicted_speedups(
+    pairs = tables.prediction_table(actorq.predictions.predicted_speedups(
         actorq.parts.step_parts(frame)))  # fmt: skip
     assert pairs[["learner on", "processor"]].to_numpy().tolist() == \
         [["cpu", "AMD"], ["cuda", "Intel"]]
@@ -316,23 +316,8 @@ def test_the_clock_is_the_loops_not_the_cells() -> None:
     blind = without.assign(curve_wall_s=[[]] * len(without), curve_returns=[[]] * len(without))
     parts = actorq.parts.step_parts(blind)
     assert parts["step_s"].isna().all() and parts["inference"].notna().all()
-    assert actorq.parts.predicted_speedups(parts).empty
+    assert actorq.predictions.predicted_speedups(parts).empty
     assert learner_waits_more(blind).verdict == "not measured"
-
-
-def test_predicted_and_measured_speedups_stand_side_by_side() -> None:
-    pairs = actorq.parts.predicted_speedups(
-        actorq.parts.step_parts(make_records(["Walker Stand"], slower=1.25)))
-    pair = row_of(pairs, actor="int8/onnxruntime", baseline="fp32/onnxruntime")
-    assert pair["predicted"] == pytest.approx(ORT_S / INT8_S) == pair["measured"]
-    assert pair["load"] == pytest.approx(LEARNER_S / ORT_S)
-    assert pair["gain"] == pytest.approx(ORT_S / INT8_S)
-
-
-def test_the_bound_of_the_speedup_follows_amdahl() -> None:
-    loads = np.array([0.1, 0.25, 0.5, 1.0, 3.0])
-    # Actors four times faster: hidden behind the learner from a load of a quarter on.
-    assert actorq.parts.bounded_speedup(loads, 4.0).tolist() == [4, 4, 2, 1, 1]
 
 
 def test_table_3_is_read_by_the_time_of_a_step() -> None:
@@ -445,11 +430,28 @@ def test_machines_share_a_panel_against_steps_and_none_against_time() -> None:
     both = pd.concat([here, there], ignore_index=True)
     assert sorted(titles(both, "steps")) == sorted(tasks)
     assert sorted(titles(both, "time")) == [
-        "Acrobot (Gym)", "Walker Stand\nanother CPU", "Walker Stand\none CPU"]  # fmt: skip
+        "Acrobot (Gym)\none CPU", "Walker Stand\nanother CPU", "Walker Stand\none CPU"]
+    # Tasks of which each has one width and one machine differ in both.
+    narrow = make_records(tasks[:1], kinds, width=1024).assign(**{"provenance.cpu": "another CPU"})
+    mixed = pd.concat([here[here["task"] == tasks[1]], narrow], ignore_index=True)
+    assert sorted(titles(mixed, "time")) == [
+        "Acrobot (Gym)\nwidth 2048\none CPU", "Walker Stand\nwidth 1024\nanother CPU"]
+    assert sorted(titles(mixed, "steps")) == [
+        "Acrobot (Gym)\nwidth 2048", "Walker Stand\nwidth 1024"]  # fmt: skip
     # What has nothing to compare its time with is left to the steps; alone it is shown.
     fp16 = there[there["precision"] == "fp16"]
     assert sorted(titles(pd.concat([here, fp16], ignore_index=True), "time")) == sorted(tasks)
     assert titles(fp16, "time") == ["Walker Stand"]
+
+
+@pytest.mark.parametrize(("fewer", "n"), [(3, "3"), (2, "2 to 3"), (1, "1 to 3")])
+def test_curves_tell_what_bands_are_and_of_how_many_runs(fewer: int, n: str) -> None:
+    runs = make_records(["Walker Stand", "Acrobot (Gym)"])
+    some = (runs["task"] == "Walker Stand") & (runs["precision"] == "int8")
+    records = runs[~some | (runs["seed"] < fewer)]
+    for axis in ("time", "steps"):
+        (legend,) = actorq.curve_figures.convergence(records, axis)[0].legends
+        assert f"range of the runs (n = {n})" in {text.get_text() for text in legend.get_texts()}
 
 
 def test_stars_against_steps_stand_on_the_level_of_every_machine() -> None:
@@ -483,7 +485,9 @@ def test_figures_plot_what_was_recorded_or_say_why_not() -> None:
     _, points = actorq.time_figures.runtime_breakdown(periods)
     assert points["inference"].tolist() == pytest.approx([1e-3, 1e-3])
     _, points = actorq.time_figures.speedup_map(records)
-    assert set(points["actor"]) == {"fp16/torch", "int8/onnxruntime"} and len(points) == 8
+    assert set(points["actor"]) == {"fp16/torch", "int8/onnxruntime"}
+    # Two tasks, two kinds over two baselines; and each of their three seeds.
+    assert points["panel"].value_counts().to_dict() == {"load": 8, "predicted": 24}
     empty = pd.DataFrame()
     for draw in (lambda: actorq.curve_figures.convergence(empty, "time"),
                  lambda: actorq.staleness_figure.staleness(records),

@@ -389,7 +389,7 @@ def test_gains_by_scenario(communication, compute, verdict) -> None:
                                    communication[period] * compute[period])):  # fmt: skip
             rows = make_records(["Walker Stand"], [actor], communication=wire, pull_period=period)
             made.append(rows.assign(actor_s=[
-                {"inference": time * (1 + 0.01 * seed)} for seed in rows["seed"]]))  # fmt: skip
+                {"pull": time * (1 + 0.01 * seed)} for seed in rows["seed"]]))  # fmt: skip
     frame = pd.concat(made, ignore_index=True)
     found = gains_by_scenario(frame, 30, 1000)
     assert found.verdict == verdict and len(found.keys) == 18

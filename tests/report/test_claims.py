@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from itertools import combinations
 from pathlib import Path
 
@@ -11,9 +12,10 @@ import pandas as pd
 import pytest
 
 from quarl_nb.errors import QuarlError
-from quarl_nb.report import claims
+from quarl_nb.report import claims, losses
 from quarl_nb.report.compare import best_of_many
 from quarl_nb.report.ptq import rules, summary, sweet_spots, tables
+from quarl_nb.report.pvalues import at_least
 from quarl_nb.report.stats import ALPHA
 
 SEEDS = Path(__file__).resolve().parents[3] / "shared" / "seeds"
@@ -184,7 +186,24 @@ def test_an_interval_beside_a_verdict_says_of_which_level_it_is(records) -> None
     assert "{} [{}, {}], 90 % interval (".format(*texts) in found.measured
     assert found.interval is not None and found.interval.high < row["loss_high"]
     assert sweet_spots.sweet_spot_exists(frame).measured.startswith(
-        "surest of 6 policies (90 % interval for all widths): ")
+        "0 of 6 policies have a sweet spot; surest (90 % interval for all widths): ")
+
+
+def test_of_how_many_policies_a_claim_surely_holds_stands_beside_it(records) -> None:
+    """Some that pass at 5 % each would pass by luck: all at once fewer are sure."""
+    found = rules.no_loss(records(lambda p, *_: 0.5 * ("Pong" in p), ("affine8",)), ["affine8"])
+    assert found.measured.startswith("5 of 6 policies without loss (surely 5 of 6), 1 lose more")
+    widths = ("affine6", "affine8")
+    for noise in np.linspace(0.05, 0.3, 26):
+        frame = records(lambda *_: 0.0, widths, noise=noise)
+        losses = rules.losses_at(frame, widths)
+        p = np.minimum(2 * losses.groupby("policy")["p_no_loss"].min(), 1)
+        if 0 < (sure := at_least(p.tolist())) < (good := (p <= ALPHA).sum()):
+            break
+    else:
+        pytest.fail("as many are sure as pass")
+    measured = rules.no_loss(frame, widths).measured
+    assert measured.startswith(f"{good} of 6 policies without loss (surely {sure} of 6), ")
 
 
 def test_the_numbers_of_a_rule_stand_in_its_claim() -> None:
@@ -239,32 +258,61 @@ def test_one_policy_of_many_must_lose_for_certain(records) -> None:
     assert found.measured.startswith("0 of 6 policies lose more than 5 %, 5 less")
 
 
-@pytest.mark.parametrize(
-    ("sign", "verdict"), [(1, "reproduced"), (-1, "not reproduced"), (0, "inconclusive")]
-)
-def test_wider_weights(records, sign: int, verdict: str) -> None:
-    policies = {f"ppo-E{i}-v0": ("ppo", f"E{i}-v0", 100.0) for i in range(12)}
-    order = np.random.default_rng(1).permutation(12)
-    frame = records(lambda policy, *_: 0.02 * int(policy[5:-3]), ("affine4",), policies)
-    frame["study"] = "ptq"
+GRID = {f"{algo}-E{i}-v0": (algo, f"E{i}-v0", 100.0)
+        for algo in ("a2c", "dqn", "ppo") for i in range(5)}  # fmt: skip
+
+
+def harder(policy: str, *_: str) -> float:
+    """A loss that grows from task to task and from algorithm to algorithm of `GRID`."""
+    algo, task, _ = policy.split("-")
+    return 0.02 * int(task[1:]) + 0.1 * ("a2c", "dqn", "ppo").index(algo)
+
+
+def with_weights(frame: pd.DataFrame, widest: Callable[[str], float]) -> pd.DataFrame:
     weights = pd.DataFrame([
-        {"key": f"w{i}", "policy": policy, "precision": "affine8",
-         "range": [0.1, 20.0 + (sign * i if sign else order[i])]}
-        for i, policy in enumerate(policies)
-    ])
-    both = pd.concat([frame, weights], ignore_index=True)
-    found = rules.wider_weights_lose_more(both, ["affine4"])
-    assert found.verdict == verdict
-    assert "w3" in found.keys
+        {"key": f"w of {policy}", "policy": policy, "precision": "affine8",
+         "range": [0.1, 20 + widest(policy)]} for policy in GRID
+    ])  # fmt: skip
+    return pd.concat([frame, weights], ignore_index=True)
+
+
+@pytest.mark.parametrize(("sign", "verdict"), [(1, "reproduced"), (-1, "not reproduced")])
+def test_wider_weights(records, sign: int, verdict: str) -> None:
+    frame = records(harder, ("affine4",), GRID)
+    found = rules.wider_weights_lose_more(
+        with_weights(frame, lambda policy: sign * harder(policy)), ["affine4"])
+    assert found.verdict == verdict and "w of ppo-E3-v0" in found.keys
+    assert f"rank correlation of range and loss {sign:.2f} over 15 policies" in found.measured
+    assert f"within algorithms, {sign:.2f} (p =" in found.measured
+    assert f"within environments, {sign:.2f} (p =" in found.measured
+    assert found.interval is not None and found.interval.value == pytest.approx(sign)
     assert rules.wider_weights_lose_more(frame, ["affine4"]).verdict == "not measured"
+
+
+def test_what_algorithms_alone_differ_in_is_no_effect_of_tasks(records) -> None:
+    """Of each algorithm -1, 2, 0, -2, 1 beside losses of -2 to 2: products sum to 0."""
+    def widest(policy: str) -> float:
+        algo, task, _ = policy.split("-")
+        return 10 * ("a2c", "dqn", "ppo").index(algo) + (2, 5, 3, 1, 4)[int(task[1:])]
+
+    both = with_weights(records(harder, ("affine4",), GRID), widest)
+    found = rules.wider_weights_lose_more(both, ["affine4"])
+    assert found.verdict == "inconclusive"
+    # Over all, ranks differ by 1, 3, 0, 3 and 1 in each algorithm: 1 - 6 * 3 * 20 / (15 * 224).
+    assert found.interval is not None and found.interval.value == pytest.approx(0.892857)
+    assert "within algorithms, 0.00 (p = 0.5" in found.measured
+    assert "within environments, 1.00 (p = 0.000" in found.measured  # of 6^5 orders one
 
 
 @pytest.mark.parametrize("name", ["budget.tensors_sha256", "extra.start_time"])
 def test_weights_of_a_policy_that_did_not_play_count_for_nothing(records, name: str) -> None:
-    policies = {f"ppo-E{i}-v0": ("ppo", f"E{i}-v0", 100.0) for i in range(12)}
-    frame = records(lambda policy, *_: 0.02 * int(policy[5:-3]), ("affine4",), policies)
-    weights = pd.DataFrame([{"key": f"w{i}", "policy": policy, "precision": "affine4",
-                             "range": [20.0 + i]} for i, policy in enumerate(policies)])
+    policies = {f"{algo}-E{i}-v0": (algo, f"E{i}-v0", 100.0)
+                for algo in ("a2c", "dqn", "ppo") for i in range(4)}  # fmt: skip
+    frame = records(harder, ("affine4",), policies)
+    weights = pd.DataFrame([
+        {"key": f"w{i}", "policy": policy, "precision": "affine4", "range": [20.0 + harder(policy)]}
+        for i, policy in enumerate(policies)
+    ])
     last = weights["policy"].isin([*policies][8:])
     old = weights[last].assign(key=weights["key"] + " of old", range=[[0.0]] * 4, **{name: "old"})
     own = frame["policy"].isin([*policies][8:])
@@ -288,6 +336,9 @@ def test_a_planted_sweet_spot_is_found_and_noise_is_not(records) -> None:
     assert found.verdict == "reproduced" and "at 5 bits" in found.measured
     table = sweet_spots.sweet_spot_table(frame).set_index("policy")
     assert list(table.index[table["sweet_spot"]]) == ["dqn-PongNoFrameskip-v4"]
+    assert found.measured.startswith("1 of 6 policies have a sweet spot; surest (90 % interval")
+    more = sweet_spots.fewer_bits_beat_more(frame).measured
+    assert more.startswith("1 of 6 policies have a width that beats a wider one; surest (90 %")
     assert sweet_spots.fewer_bits_beat_more(frame).verdict == "reproduced"
     assert sweet_spots.sweet_spots_differ(frame).verdict == "inconclusive"
     noise = records(lambda *_: 0.0, WIDTHS)
@@ -386,6 +437,19 @@ def test_what_noisy_widths_leave_open_is_told_beside_a_copy_of_fp32(records) -> 
     assert 5 < share < 20
 
 
+def test_where_fp32_earns_0_no_share_of_it_is_told(records) -> None:
+    policies = {"ppo-X-v0": ("ppo", "X-v0", 100.0), "dqn-X-v0": ("dqn", "X-v0", 100.0)}
+    frame = records(lambda *_: 0.0, ("affine4", "affine6", "affine8"), policies)
+    zero = [1.0, -1.0] * 20
+    both = frame.assign(returns=[zero if policy == "dqn-X-v0" else returns for policy, returns
+                                 in zip(frame["policy"], frame["returns"], strict=True)])
+    told = sweet_spots.sweet_spot_exists(both).measured
+    assert "% not excluded; no bound for dqn-X-v0" in told and "inf" not in told
+    alone = sweet_spots.sweet_spot_exists(both, algos=["dqn"])
+    assert alone.verdict == "inconclusive" and "(fp32 earns 0) at" in alone.measured
+    assert "not excluded" not in alone.measured
+
+
 def test_the_better_of_two_broken_policies_is_no_sweet_spot(records) -> None:
     losses = {"affine2": 0.6, "affine3": 0.9}
     frame = records(lambda _, precision, __: losses.get(precision, 0.0), WIDTHS)
@@ -413,6 +477,14 @@ def test_pairs_are_corrected_for_those_too_that_luck_left_out(records) -> None:
     at = pairs.index((5, 7))
     found = sweet_spots.fewer_bits_beat_more(frame).measured
     assert f"at 7 against 9 bits, corrected p = {every.p_values[at]:.3g};" in found
+
+
+def test_rules_of_sweet_spots_flip_signs_and_redraw_nothing(records, monkeypatch) -> None:
+    frame = records(lambda *_: 0.0, WIDTHS[:4])
+    losses.episode_weights.cache_clear()
+    monkeypatch.setattr(losses, "bootstrap_weights", None)
+    assert sweet_spots.sweet_spot_exists(frame).verdict == "not reproduced"
+    assert len(sweet_spots.sweet_spot_table(frame)) == 6
 
 
 def test_sweet_spots_at_two_widths_differ(records) -> None:

@@ -319,6 +319,27 @@ def test_policies_that_stopped_early_stand_below_the_others_and_beside_what_was_
     assert set(latencies["policy"]) == {*NETWORKS}
 
 
+def test_a_policy_of_ones_own_stands_under_its_own_name_beside_those_of_table_6() -> None:
+    one = {"Policy I": "64x3"}
+    def own(rate: float, version: str, start_time: str) -> pd.DataFrame:
+        return flights({("int8", "minmax"): rate}, networks=one).assign(**{
+            "policy": "mine", "budget.tensors_sha256": version, "provenance.start_time": start_time,
+        })  # fmt: skip
+
+    ours = flights({("int8", "minmax"): 0.81}).assign(**{"provenance.start_time": "2026-01-01"})
+    mine = own(0.5, "b2", "2026-02-01")
+    older = own(0.7, "a1", "2026-01-01").assign(network="32x2")  # another of that name
+    every = pd.concat([mine, older, ours], ignore_index=True)
+    rows = edge.success.success_rows(every).set_index(["policy", "precision"])
+    assert rows.loc[("Policy I", "int8"), "success"] == 0.81
+    assert rows.loc[("mine", "int8"), "success"] == 0.5
+    assert len(rows) == 2 * len(NETWORKS) + 2
+    loss = edge.success.loss_between(every, ("Policy I", "fp32"), ("Policy I", "int8"))
+    assert loss is not None and loss.interval.value == pytest.approx(0.1)
+    with pytest.raises(NothingToDrawError, match="of Table 6's policies none has flown"):
+        edge.success_figures.success_figure(mine)
+
+
 def test_a_policy_that_never_succeeds_has_no_fall() -> None:
     rows = edge.success.success_rows(flights({("int8", "minmax"): 0.0}, base=0.0))
     assert rows["fall"].isna().all() and (rows["p_no_loss"] == 1).all()

@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 
 from quarl_nb.report.actorq import loading
+from quarl_nb.report.actorq import site as actorq_site
 
 # Milliseconds of a load, by way.
 TIMES = {"state_dict_fp32": 2, "state_dict_fp16": 40, "state_dict_int8": 20, "pack_fp16": 36,
@@ -61,3 +62,16 @@ def test_what_was_not_loaded_is_not_measured() -> None:
     smoke = make_records().assign(profile="smoke")
     assert loading.loads_slower(smoke, "2048x3", **REPACKING).verdict == "not measured"
     assert loading.loading_table(loading.loading_rows(pd.DataFrame())).empty
+
+
+def test_findings_tell_the_processor_and_that_intervals_are_of_one_process() -> None:
+    records = make_records().assign(**{"provenance.cpu": "A CPU"})
+    slower = loading.loads_slower(records, "2048x3", **REPACKING).measured
+    assert slower.startswith("2048x3 on A CPU: load_state_dict, int8 20 ms")
+    packing = loading.packing_takes(records, "2048x3", ["fp16", "int8"], 0.5).measured
+    assert packing.startswith("2048x3 on A CPU: packing takes 90% [")
+    assert slower.endswith("(interval within one process)")
+    assert packing.endswith("(intervals within one process)")
+    made = actorq_site.tables_of(
+        dict.fromkeys(actorq_site.STUDIES, pd.DataFrame()) | {"loading": records})
+    assert "within one process" in made["loading"].caption

@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 
 from quarl_nb.errors import QuarlError
+from quarl_nb.report import losses
 from quarl_nb.report.losses import (
     paired_losses,
     percent,
@@ -15,6 +16,7 @@ from quarl_nb.report.losses import (
     ptq_records,
 )
 from quarl_nb.report.ptq.tables import loss_table, sweet_spot_tables
+from quarl_nb.report.stats import bootstrap_weights
 
 
 def frame(**returns: list[float]) -> pd.DataFrame:
@@ -177,7 +179,10 @@ def test_percentages_have_no_negative_zero() -> None:
         ("public/a2c-HalfCheetah-v3", "A2C HalfCheetah (public)"),
         ("public/a3c-gru-breakout-v4.80", "A3C-GRU Breakout (public)"),
         ("public/dueling-ddqn-PongDeterministic-v4", "DUELING-DDQN Pong (public)"),
-        ("my_model", "my_model"),
+        ("dqn-AirNavigation-I-early", "DQN AirNavigation-I-early"),
+        # Of one's own, as their owners call them.
+        *((name, name) for name in ("my_model", "my-neg", "big-net", "run-2", "exp1-seed3-v2",
+                                    "a2c-x-final")),
     ],
 )
 def test_policies_have_short_labels(policy: str, label: str) -> None:
@@ -209,3 +214,20 @@ def test_tables_have_a_row_a_policy_where_short_labels_are_shared() -> None:
     assert loss_table(paired_losses(both)).index.tolist() == names
     assert sweet_spot_tables(both)[1]["policy"].tolist() == names
     assert loss_table(paired_losses(one)).index.tolist() == ["PPO CartPole"]
+
+
+def test_a_policys_draws_are_made_once_for_each_number_of_episodes(monkeypatch) -> None:
+    """Its records come in any order of their numbers."""
+    drawn: list[int] = []
+
+    def draw(n: int, generator: np.random.Generator) -> np.ndarray:
+        drawn.append(n)
+        return bootstrap_weights(n, generator, 50)
+
+    losses.episode_weights.cache_clear()
+    monkeypatch.setattr(losses, "bootstrap_weights", draw)
+    full, short = (np.random.default_rng(4).normal(10, 3, n) for n in (21, 13))
+    counts = {f"affine{bits}": [*(short if bits % 2 else full) + bits] for bits in range(2, 9)}
+    assert len(paired_losses(frame(fp32=[*full], **counts))) == 8
+    losses.episode_weights.cache_clear()
+    assert sorted(drawn) == [13, 21]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from quarl_nb.report.mixed_precision.rewards import reward_table
 from quarl_nb.report.mixed_precision.rules import half_precision_speedup
 from quarl_nb.report.mixed_precision.site import tables_of
 from quarl_nb.report.mixed_precision.speedups import parts_table, speedup_tables, speedups
+from quarl_nb.report.stats import RESAMPLES
 from quarl_nb.report.style import NothingToDrawError
 
 SIZES = {"A": 1_000_000, "B": 20_000_000, "C": 100_000_000}
@@ -94,6 +96,30 @@ def test_the_interval_holds_the_truth():
     row = speedups(records({"A": 2.0}, jitter=0.1)).iloc[0]
     assert row["learner_low"] < 2 < row["learner_high"]
     assert row["learner_low"] < row["learner"] < row["learner_high"]
+
+
+@pytest.mark.parametrize(("device", "gpu", "machine"), [
+    ("cpu", None, "A CPU"), ("cuda", "H100", "A CPU, H100"),
+])  # fmt: skip
+def test_the_finding_tells_the_machine_and_that_intervals_are_of_one_process(device, gpu, machine):
+    frame = records({"A": 3.0}, device=device)
+    frame = frame.assign(**{"provenance.cpu": "A CPU", "extra.device_name": gpu})
+    found = half_precision_speedup(frame)
+    assert f"bf16 on {device} ({machine}), interval within one process" in found.measured
+    assert speedups(frame)["machine"].tolist() == [machine]
+    assert "within one process" in tables_of({"mixed_precision": frame})["mixed_precision"].caption
+
+
+def test_a_training_step_has_the_interval_of_its_updates():
+    """All that it takes besides is one number: 0.002 s, and a quarter of an update."""
+    frame = records({"A": 2.0}, jitter=0.1)
+    row = speedups(frame).iloc[0]
+    times = [np.asarray(x) for x in frame["update_cpu_s"]]
+    generator = np.random.default_rng(zlib.crc32(b"Acpu0"))
+    draws = [np.median(generator.choice(x, (RESAMPLES, len(x))), axis=1) for x in times]
+    for name, (full, half) in (("learner", draws), ("training", [0.002 + x / 4 for x in draws])):
+        ends = np.quantile(full / half, [0.025, 0.975])
+        assert [row[f"{name}_low"], row[f"{name}_high"]] == pytest.approx(ends.tolist())
 
 
 def test_a_return_that_never_rose_is_not_kept():
@@ -222,7 +248,7 @@ def test_figure_and_table_show_the_ratios():
     assert ticks == ["A\n1 M", "B\n20 M", "C\n100 M"]
     _, shown = speedup_tables(frame)
     assert list(shown["learner [95 %]"]) == [
-        f"{r:.2f}x [{r:.2f}, {r:.2f}]" for r in (1.6, 2.0, 3.0)
+        f"{r:.2f} [{r:.2f}, {r:.2f}]" for r in (1.6, 2.0, 3.0)
     ]
     assert shown["parameters"].iloc[0] == "1,000,000"
 

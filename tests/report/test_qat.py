@@ -348,6 +348,34 @@ def car(fp32: Sequence[float], eight: Sequence[float], copies: int = 3) -> pd.Da
     return pd.DataFrame(cars)
 
 
+@pytest.mark.parametrize("rule", RULES)
+def test_a_rule_reads_every_training_once(monkeypatch, rule):
+    read = []
+
+    def trainings(records: pd.DataFrame) -> pd.DataFrame:
+        read.append(len(records))
+        return qat.gains.trainings(records)
+
+    monkeypatch.setattr(qat.rules, "trainings", trainings)
+    RULES[rule](planted(knee))
+    assert read == [3 * 3 * 8]
+
+
+def test_trainings_know_who_learned_a_copy_as_its_float32_policy():
+    frame = car([93.0, -99.9], [-99.9, 92.0], copies=1)
+    frame["ptq_returns"] = frame["ptq_returns"].where(frame["method"] == "none")
+    rows = qat.gains.trainings(frame).set_index(["method", "seed"])
+    assert rows["learned"].to_dict() == {
+        ("none", 0): True, ("ptq", 0): True, ("none", 1): False, ("ptq", 1): False,
+        ("minmax", 0): False, ("minmax", 1): True,
+    }  # fmt: skip
+    assert qat.gains.of_learned_seeds(qat.gains.trainings(frame.head(0))).empty
+    # By the returns themselves, where nobody asked before.
+    assert len(qat.gains.of_learned_seeds(frame)) == len(frame)
+    stuck = frame[(frame["seed"] == 0) | (frame["method"] == "none")]
+    assert qat.gains.of_learned_seeds(stuck)["seed"].tolist() == [0, 0]
+
+
 def test_a_seed_that_learned_neither_way_counts_for_nothing():
     lucky = car([93.0, *[-99.9] * 4], [92.0, *[-99.9] * 4])  # four gains of exactly 0
     for name in ("no_loss", "beats_ptq", "beats_fp32"):

@@ -201,6 +201,12 @@ def test_verdicts_of_triples(records) -> None:
     assert losses["Breakout", "dqn", "int8"] == pytest.approx((214 - 78) / 214)
 
 
+def test_what_may_stand_beside_the_published_int8_is_checked(records) -> None:
+    frame = records(lambda *_: 0.0, ("affine8",))
+    with pytest.raises(QuarlError, match="unknown int8_as 'affin8'; did you mean 'affine8'"):
+        tables.ptq_rows(frame, "affin8")
+
+
 def test_a_published_reward_is_reached_by_the_interval_of_the_mean(records) -> None:
     frame = records(lambda *_: 0.0, (), {"dqn-Pong": ("dqn", "PongNoFrameskip-v4", 15.0)})
     won, lost = [20.5, 21.0, 20.0] * 10, [20.0, 19.0, 18.0] * 10
@@ -328,6 +334,8 @@ def test_scoreboard_counts_all_and_shows_the_decided_in_short() -> None:
     assert r"a\|b" in text and "“c”" not in text and "“i”" not in text
     assert text.index("“a") < text.index("“n”")
     assert "word ... |" in text and max(map(len, text.splitlines())) < 300
+    counts, told, _ = text.partition(readme.COUNTED)
+    assert told and counts.endswith("| not measured | 1 |\n\n")
 
 
 def test_the_scoreboard_goes_between_its_marks_in_the_readme(tmp_path: Path) -> None:

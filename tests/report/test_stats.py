@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from scipy.stats import permutation_test
+from scipy.stats import norm, permutation_test
 
 from quarl_nb.errors import QuarlError
 from quarl_nb.report import compare, pvalues, stats
@@ -107,6 +107,48 @@ def test_few_pairs_keep_their_level() -> None:
         exact += loss.p_no_loss <= 0.05
         resampled += pvalues.share(draws >= 0.05) <= 0.05
     assert exact / 2000 <= 0.06 < 0.07 <= resampled / 2000
+
+
+@pytest.mark.parametrize("n", [8, 16, 40])
+def test_losses_are_tested_by_flipping_signs_however_many_pairs_there_are(n: int) -> None:
+    """Five pairs lose 1 less than the margin of 5, the others just as much: of 32 signs of the five
+    one has their sum. A bootstrap misses all five in (1 - 5 / n)^n of its draws: less than 1 %."""
+    reference, weights = np.full(n, 100.0), stats.bootstrap_weights(n, np.random.default_rng(0))
+    lost = np.full(n, 5.0) - (np.arange(n) < 5)
+    loss = compare.relative_loss(reference, reference - lost, weights)
+    assert loss.p_no_loss == pytest.approx(1 / 32, abs=0.01) and loss.p_loss == 1
+    gain = compare.relative_loss(reference, reference + lost, weights)
+    assert gain.p_no_gain == pytest.approx(1 / 32, abs=0.01) and gain.p_no_loss < 0.005
+    more = compare.relative_loss(reference, reference - 10 + lost, weights)
+    assert more.p_loss == pytest.approx(1 / 32, abs=0.01)
+
+
+@pytest.mark.parametrize("n", [5, 16])
+def test_both_intervals_of_a_loss_are_expanded(n: int) -> None:
+    x = np.random.default_rng(1).normal(100, 5, n)
+    weights = stats.bootstrap_weights(n, np.random.default_rng(0))
+    loss = compare.relative_loss(x, np.full(n, 95.0), weights)
+    draws = 1 - 95 / (weights @ x)
+    for found, t in ((loss.interval, {5: 2.776, 16: 2.131}), (loss.tost, {5: 2.132, 16: 1.753})):
+        outside = norm.sf(t[n] * math.sqrt(n / (n - 1)))  # Student's t at 97.5 and 95 %
+        ends = np.quantile(draws, [outside, 1 - outside])
+        assert [found.low, found.high] == pytest.approx(ends.tolist(), abs=2e-4)
+        assert found.value == pytest.approx(1 - 95 / x.mean())
+
+
+def test_signs_are_drawn_once_for_as_many_differences(monkeypatch) -> None:
+    pvalues.fixed_signs.cache_clear()
+    drawn: list[int] = []
+
+    def draw(n: int, generator: np.random.Generator) -> np.ndarray:
+        drawn.append(n)
+        return generator.choice([-1.0, 1.0], (10, n))
+
+    monkeypatch.setattr(pvalues, "sign_vectors", draw)
+    for n in (20, 30, 20, 30):
+        pvalues.sign_flip_p(np.ones(n))
+    pvalues.fixed_signs.cache_clear()
+    assert drawn == [20, 30]
 
 
 def test_mean_ratio_is_welchs_and_holds_the_truth() -> None:

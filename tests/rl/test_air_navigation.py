@@ -287,6 +287,27 @@ def test_a_senseless_goal_distance_is_refused(metres):
         AirNavigationEnv(max_goal_distance=metres)
 
 
+@pytest.mark.parametrize("action", [-1, 25, 30, 2.0])
+def test_an_action_that_there_is_not_is_refused_and_nothing_flown(action):
+    env = AirNavigationEnv()
+    env.reset(seed=0)
+    with pytest.raises(QuarlError, match="^actions must be 1 whole numbers from 0 to 24, not "):
+        env.step(action)
+    assert env.world.steps[0] == 0
+    many = AirNavigationVectorEnv(3)
+    many.reset(seed=0)
+    for actions in ([0, action, 24], [0, 24]):
+        with pytest.raises(QuarlError, match="^actions must be 3 whole numbers from 0 to 24, not "):
+            many.step(np.array(actions))
+
+
+def test_seeds_may_be_numpys():
+    env = AirNavigationVectorEnv(2)
+    expected, _ = env.reset(seed=3)
+    for seed in (np.int64(3), np.array([3, 4])):
+        np.testing.assert_array_equal(env.reset(seed=seed)[0], expected)
+
+
 def test_a_flight_can_be_drawn(tmp_path):
     flight = fly(lambda obs: STRAIGHT_AHEAD, seed=4)
     assert flight.outcome == "collided"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -79,6 +81,17 @@ def test_actions_that_are_not_the_policys_are_refused(
     head = Head("clip", low=(-1.0, -1.0), high=(1.0, 1.0), shape=(2,))
     for net in (policy_of(3, 4, 5), make_policy((3, 4, 5), *layers, head=head)):
         with pytest.raises(QuarlError, match=message):
+            check_fits(net, ENV_ID)
+
+
+def test_actions_of_another_range_are_refused(make_policy, monkeypatch):
+    monkeypatch.setattr(Stripes, "action_space", gym.spaces.Box(-2, 2, (2,)))
+    layers = ("flatten", ("linear", {"in_features": 60, "out_features": 2}))
+    for end in (1.0, 2.0):
+        head = Head("clip", low=(-end, -end), high=(end, end), shape=(2,))
+        net = make_policy((3, 4, 5), *layers, head=head)
+        refused = pytest.raises(QuarlError, match="go from -1 to 1, those of 'Stripes-v0' from -2")
+        with refused if end == 1 else nullcontext():
             check_fits(net, ENV_ID)
 
 

@@ -15,10 +15,18 @@ from quarl_nb.errors import QuarlError
 from quarl_nb.rl.air_navigation import ENV_ID, AirNavigationEnv
 from quarl_nb.rl.air_world import MAX_STEPS, OBS_SIZE
 from quarl_nb.rl.layers import Layer
-from quarl_nb.rl.policies import Head, PolicyNet, PolicySpec, save_policy
+from quarl_nb.rl.policies import (
+    Head,
+    PolicyNet,
+    PolicySpec,
+    load_digest,
+    load_spec,
+    save_policy,
+)
 from quarl_nb.runner import plan, run_study
 from quarl_nb.store import ResultStore
 from quarl_nb.studies.navigation import NAVIGATION, OUTCOMES, fine_tune, fly, network_of
+from quarl_nb.studies.policies import TrainedPolicies
 from quarl_nb.studies.watched import train_watched
 
 POLICY = "dqn-AirNavigation-I"
@@ -170,8 +178,36 @@ def replace_env(net: PolicyNet, env_id: str) -> PolicyNet:
 
 
 def test_networks_are_named_as_in_table_6():
-    names = [network_of(f"dqn-AirNavigation-{policy}") for policy in ("I", "II", "III")]
-    assert names == ["64x3", "256x3", "4096-512-1024"]
+    root = TrainedPolicies().root
+    names = {name: network_of(name, load_spec(root / f"dqn-AirNavigation-{name}"))
+             for name in ("I", "I-early", "II", "III")}  # fmt: skip
+    assert names == {"I": "64x3", "I-early": "64x3", "II": "256x3", "III": "4096-512-1024"}
+
+
+def test_a_policy_of_ones_own_flies_by_its_name_and_is_not_trained_on(project):
+    folder = project / "data" / "policies" / "mine"
+    save_policy(pilot(), folder, {})
+    found = cells(policies=["mine"], qat=["affine4"])
+    assert {(cell["policy"], cell["network"], cell["method"]) for cell, _ in found} == {
+        ("mine", "64x3", "minmax"), ("mine", "64x3", "per_channel")
+    }  # fmt: skip
+    # Another policy of that name is measured anew.
+    assert {budget["tensors_sha256"] for _, budget in found} == {load_digest(folder)}
+    measured = NAVIGATION.measure(*found[0]).measured
+    assert len(measured["success"]) == TINY["episodes"]
+    save_policy(replace_env(pilot(), "CartPole-v1"), folder, {})
+    with pytest.raises(QuarlError, match="'mine' acts in 'CartPole-v1', not in 'quarl/AirNav"):
+        cells(policies=["mine"])
+
+
+def test_it_is_told_where_none_of_the_chosen_policies_is_trained_on(project, caplog):
+    save_policy(pilot(), project / "data" / "policies" / "dqn-AirNavigation-II", {})
+    assert cells(policies=["dqn-AirNavigation-II"], qat=["affine4"])
+    assert "no QAT, as qat_policies names none of the chosen policies" in caplog.text
+    caplog.clear()
+    assert cells(policies=["all"], qat=["affine4"])
+    assert cells(policies=["dqn-AirNavigation-II"], qat=[])
+    assert not caplog.text
 
 
 @pytest.mark.parametrize(
@@ -181,12 +217,15 @@ def test_networks_are_named_as_in_table_6():
         ({"precisions": ["affine17"]}, "unknown precision 'affine17'"),
         ({"ranges": ["best"]}, "unknown ranges 'best'"),
         ({"qat": ["int8"]}, "no QAT in precision 'int8': only in affine2..affine16"),
+        ({"qat": ["bogus"], "qat_policies": []}, "unknown precision 'bogus'"),
+        ({"qat_policies": ["mine"]}, "no QAT of policy 'mine': it has no recipe to go on by"),
         ({"episodes": 0}, "episodes must be at least 1, not 0"),
         ({"first_seed": -1}, "seed must be from 0 to 2147483647, not -1"),
         ({"qat_seeds": [-2]}, "seed must be from 0 to 2147483647, not -2"),
     ],
 )
 def test_bad_parameters_are_one_clear_line(project, change, message):
+    save_policy(pilot(), project / "data" / "policies" / "mine", {})
     with pytest.raises(QuarlError) as caught:
         plan(NAVIGATION, "smoke", change)
     assert message in str(caught.value)

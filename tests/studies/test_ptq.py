@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from quarl_nb import quantize
 from quarl_nb.errors import QuarlError
 from quarl_nb.quant import parse_precision
 from quarl_nb.quantize import quantize_table
@@ -88,6 +89,20 @@ def test_a_table_of_ones_own_policy_leaves_torch_its_threads(project):
         torch.set_num_threads(threads)
 
 
+def test_a_format_that_the_policy_cannot_run_in_is_left_out(project, monkeypatch, caplog):
+    measure = quantize.measure_policy
+
+    def measure_but_fp16(subject, precision, budget):
+        if precision.name == "fp16":
+            raise QuarlError("the policy's outputs are NaN or infinite")
+        return measure(subject, precision, budget)
+
+    monkeypatch.setattr(quantize, "measure_policy", measure_but_fp16)
+    table = quantize_table("data/policies/ppo-CartPole-v1", episodes=2)
+    assert list(table["precision"]) == ["fp32", "int8", "affine8"]
+    assert "fp16 is left out: the policy's outputs are NaN" in caplog.text
+
+
 @pytest.mark.parametrize(("options", "message"), [
     ({"bits": (8, 17)}, "unknown precision 'affine17'"), ({"ranges": "foo"}, "unknown ranges"),
     ({"episodes": 1}, "episodes must be at least 2, not 1"),
@@ -129,6 +144,8 @@ def test_atari_policies_run_thirty_episodes(tmp_path, monkeypatch):
         ({"ranges": ["best"]}, "unknown ranges 'best'"),
         ({"episodes": 0}, "episodes must be at least 1, not 0"),
         ({"first_seed": -1}, "seed must be from 0 to 2147483647, not -1"),
+        ({"swept": ["nope"]}, "unknown policy to be swept 'nope'; allowed: a2c-BeamRider"),
+        ({"judged": ["affine8"]}, "unknown precision to be judged 'affine8'; did you mean"),
         ({"episode": 3}, "unknown parameter of study 'ptq' 'episode'; did you mean 'episodes'"),
     ],
 )

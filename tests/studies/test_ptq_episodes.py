@@ -6,6 +6,7 @@ from scipy import stats
 
 from quarl_nb.errors import QuarlError
 from quarl_nb.rl.recipes import recipes
+from quarl_nb.runner import plan
 from quarl_nb.studies.ptq import PTQ
 from quarl_nb.studies.ptq_episodes import MOST, NEEDED, episodes_needed
 
@@ -66,3 +67,10 @@ def test_of_what_is_swept_every_width_plays_as_many():
     played = {(cell["precision"], cell["ranges"]): budget["episodes"] for cell, budget in cells}
     assert {n for (_, ranges), n in played.items() if ranges == "minmax"} == {NEEDED[name]} == {200}
     assert {n for (_, ranges), n in played.items() if ranges != "minmax"} == {30}
+
+
+def test_what_a_profile_judges_need_not_be_among_the_precisions_chosen():
+    chosen = {"policies": ["ppo-QbertNoFrameskip-v4"], "precisions": ["fp32", "affine4"]}
+    played = {job.cell["precision"]: job.budget["episodes"]
+              for job in plan(PTQ, "full", chosen | {"ranges": []})}  # fmt: skip
+    assert played == {"fp32": 700, "affine4": 30}

@@ -26,7 +26,9 @@ def test_statistics_of_a_policy_are_recorded_by_layer(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     store = ResultStore()
     run_study(WEIGHTS, "smoke", store, progress=False)
-    (record,) = store.records("weights", "smoke")
+    found = {each["cell"]["precision"]: each for each in store.records("weights", "smoke")}
+    assert found.keys() == {"affine8", "affine4"}
+    record = found["affine8"]
     measured, arrays = record["measured"], store.arrays(record)
     assert measured["layer"] == ["layers.0.weight"]
     assert measured["range"] == [pytest.approx(7.3)]

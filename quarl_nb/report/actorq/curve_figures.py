@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 import matplotlib as mpl
@@ -36,6 +36,7 @@ def convergence(
     Lines are the mean over runs of the running means of 10 episodes, bands the range of the runs.
     Dotted: 95 % of the best fp32 return; a star where a curve first reaches it. Machines have a
     panel each against time, where only those with fp32 actors are shown of a task that has any.
+    Titles tell the width and the machine where panels differ in them.
     """
     runs = learning_runs(records)
     if runs.empty:
@@ -48,13 +49,14 @@ def convergence(
     firsts = pd.DataFrame([group.iloc[0] for _, group in settings])[shared]
     looks = _actor_looks(runs["actor"].unique())
     with mpl.rc_context(STYLE):
-        fig, axes = panel_grid(len(settings), columns=3, height_in=1.55)
+        fig, axes = panel_grid(len(settings), columns=3, height_in=1.7)
         for ax, (setting, group) in zip(axes, settings, strict=True):
             found = _at(table, dict(zip(shared, setting, strict=True)))
             points.append(draw_curves(ax, group, TIME if axis == "time" else STEPS, "actor", looks))
             _draw_level(ax, found, "time_s" if axis == "time" else "steps")
             ax.set_title(_title(group.iloc[0], firsts))
             ax.yaxis.set_major_locator(MaxNLocator(4))
+        axes[0].plot([], [], color=GREY, alpha=0.3, lw=5, label=_band_label(points))
         label = "minutes since the actors started" if axis == "time" else \
             "thousands of environment steps, all actors together"
         fig.supxlabel(label, fontsize=7)
@@ -117,8 +119,18 @@ def _at(table: pd.DataFrame, setting: dict[str, object]) -> pd.DataFrame:
     return table
 
 
+def _band_label(points: Sequence[pd.DataFrame]) -> str:
+    """What bands are, and of how many runs."""
+    counts = pd.concat(points)["runs"]
+    fewest, most = counts.min(), counts.max()
+    n = f"{fewest}" if fewest == most else f"{fewest} to {most}"
+    return f"range of the runs (n = {n})"
+
+
 def _title(first: pd.Series, firsts: pd.DataFrame) -> str:
-    """The task and, where it has several panels, what tells this one from the others."""
+    """The task, what tells this panel from others of it, and where any two panels differ in them
+    its width and its machine."""
     same = firsts[firsts["task"] == first["task"]]
-    told = ", ".join(knobs_told(first, [k for k in varied(same) if k not in MACHINE], same))
-    return "\n".join(filter(None, [first["task"], told, *machine_told(first, same)]))
+    shown = {"width", *varied(same)} - {*MACHINE}
+    told = knobs_told(first, [name for name in varied(firsts) if name in shown], same)
+    return "\n".join(filter(None, [first["task"], ", ".join(told), *machine_told(first, firsts)]))

@@ -27,14 +27,15 @@ from quarl_nb.report.style import (
 def latency_figure(records: pd.DataFrame, batch: int = 1) -> tuple[Figure, pd.DataFrame]:
     """Latency against width by engine with its floor, and how much int8 gains on each network.
 
-    The dashed lines are the time to read the weights once at the bandwidth of the cache or memory
-    that holds them; the vertical line is the width from which int8 is the faster of the two
-    in ONNX Runtime.
+    The dashed lines are the time to read the weights once at the best bandwidth measured of what
+    holds them; the vertical line is the width from which int8 is the faster in ONNX Runtime.
     """
-    rows = latency_rows(records)
-    rows = rows[rows["batch"] == batch] if len(rows) else rows
+    every = latency_rows(records)
+    rows = every[every["batch"] == batch] if len(every) else every
     if rows.empty:
-        raise NothingToDrawError(f"no inference record of batch {batch}: run the study first")
+        batches = sorted({*every["batch"]}) if len(every) else []
+        how = f"allowed: {', '.join(map(str, batches))}" if batches else "run the study first"
+        raise NothingToDrawError(f"no inference record of batch {batch}; {how}")
     with mpl.rc_context(STYLE):
         fig = new_figure(PAGE_IN, 2.7)
         left, right = fig.subplots(1, 2, width_ratios=[1.25, 1])
@@ -92,5 +93,5 @@ def _draw_gains(ax: Axes, rows: pd.DataFrame) -> None:
     ax.xaxis.set_major_locator(FixedLocator([0.5, 1, 2, 5, 10, 20, 50]))
     ax.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}×"))
     ax.xaxis.set_minor_formatter(NullFormatter())
-    ax.set_xlabel("int8 ORT is so many times faster")
+    ax.set_xlabel("int8 ORT is so many times faster\n(95 % within one process)")
     ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=2)  # inside it hides points

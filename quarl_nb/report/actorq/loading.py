@@ -8,7 +8,14 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from quarl_nb.report.findings import NOT_MEASURED, Finding, decided, measured
+from quarl_nb.report.findings import (
+    NOT_MEASURED,
+    ONE_PROCESS,
+    Finding,
+    decided,
+    measured,
+    processor,
+)
 from quarl_nb.report.stats import Interval, median_ratio
 
 # A way of loading, as a record names its seconds; what every other is compared with comes first.
@@ -33,7 +40,7 @@ def loading_rows(records: pd.DataFrame) -> pd.DataFrame:
     Returns:
         network, way (a key of `WAYS`), load_ms (median) with load_low_ms and load_high_ms
         (percentiles 10 and 90), over_fp32 (its median over that of fp32's `load_state_dict`) with
-        over_fp32_low, over_fp32_high (95 % bootstrap over repeats), keys, profile.
+        over_fp32_low, over_fp32_high (95 % bootstrap over repeats, of one process), keys, profile.
     """
     if records.empty:
         return pd.DataFrame()
@@ -82,7 +89,8 @@ def loads_slower(
     verdict = decided(all(ratio.low > 1 for ratio in ratios.values()),
                       any(ratio.high < 1 for ratio in ratios.values()))  # fmt: skip
     times = {way: 1e3 * float(np.median(_seconds(record, way))) for way in (*slower, than)}
-    text = f"{network}: " + ", ".join(f"{WAYS[way]} {ms:.2g} ms" for way, ms in times.items())
+    told = ", ".join(f"{WAYS[way]} {ms:.2g} ms" for way, ms in times.items())
+    text = f"{network} on {processor(record)}: {told} (interval {ONE_PROCESS})"
     least = min(ratios.values(), key=lambda ratio: ratio.value)
     return Finding(verdict, text, least, (record["key"],))
 
@@ -98,9 +106,10 @@ def packing_takes(
     shares = {each: _ratio(record, f"pack_{each}", f"state_dict_{each}") for each in precisions}
     verdict = decided(all(part.low > share for part in shares.values()),
                       any(part.high < share for part in shares.values()))  # fmt: skip
-    text = f"{network}: packing takes " + ", ".join(
+    told = ", ".join(
         f"{part.text('.0%')} of load_state_dict in {each}" for each, part in shares.items()
     )
+    text = f"{network} on {processor(record)}: packing takes {told} (intervals {ONE_PROCESS})"
     least = min(shares.values(), key=lambda part: part.value)
     return Finding(verdict, text, least, (record["key"],))
 

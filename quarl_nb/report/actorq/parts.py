@@ -1,18 +1,17 @@
-"""What an environment step costs an actor and the learner, and the speed-up that follows."""
+"""What an environment step costs an actor and the learner, and what messages cost of it."""
 
 from __future__ import annotations
 
-import numpy as np
 import pandas as pd
 
-from quarl_nb.report.actorq.actors import BASELINES
 from quarl_nb.report.actorq.curves import TASKS
-from quarl_nb.report.actorq.runs import ACTOR, SETTING, actorq_runs
+from quarl_nb.report.actorq.runs import ACTOR, BUT_PULLS, MACHINE, SETTING, actorq_runs
 from quarl_nb.report.stats import ALPHA, mean_ratio
 
 # An actor's time that is not waiting; Figure 4c's step, pull, deserialize and load_state_dict
 # times, what its environment takes, and sending transitions.
 ACTOR_PARTS = ("environment", "inference", "pull", "deserialize", "load", "send")
+UNTOUCHED = ["environment", "inference"]  # by what an actor is sent and how often it pulls
 LEARNER_PARTS = ("insert", "sample", "train", "publish")
 
 
@@ -56,53 +55,23 @@ def by_actor(parts: pd.DataFrame) -> pd.DataFrame:
     return groups.agg(how | {"key": tuple}).rename(columns={"key": "keys"}).reset_index()
 
 
-def predicted_speedups(parts: pd.DataFrame) -> pd.DataFrame:
-    """Every kind of actor against both fp32 baselines at the same setting (weights as computed).
+def without_drift(parts: pd.DataFrame) -> pd.DataFrame:
+    """`step_parts` with the `UNTOUCHED` parts of an actor's step at their mean over all runs of the
+    same kind of actor, task and policy on one machine, whatever was sent and however often.
 
-    Returns:
-        `SETTING`, actor, baseline, runs, load (the learner's seconds per step over those of all
-        fp32 actors together: above 1 the learner is the bottleneck), gain (fp32 over this actor's
-        own seconds per step: the speed-up without any learner), predicted (ratio of
-        predicted_step_s) and measured (ratio of step_s) with measured_low, measured_high (95 %
-        over runs), keys, profile.
+    For ratios of what messages cost, which may be a hundredth of a step. Runs of a kind follow one
+    another, so that a machine that is slower for a minute lengthens the inference of that kind
+    alone, by more than a message takes; it would decide in place of the messages. Kinds of actor
+    keep their own means: that is what computing in 8 bits gains. (Frequent pulls leave caches cold
+    for the environment, whatever was sent: it takes a few hundredths longer after them. So little
+    of what a pull costs is spread over all periods, on both sides of a ratio.)
     """
     if parts.empty:
         return parts
-    rows = []
-    plain = parts[(parts["communication"] == parts["precision"]) & parts["step_s"].notna()]
-    for setting, group in plain.groupby(SETTING, sort=False, dropna=False):
-        actors = dict(list(group.groupby("actor", sort=False)))
-        for baseline in BASELINES.values():
-            for actor, runs in actors.items():
-                if baseline not in actors or actor in (baseline, BASELINES["torch"]):
-                    continue
-                rows.append(dict(zip(SETTING, setting, strict=True)) | {
-                    "actor": actor, "baseline": baseline,
-                    **_predicted(actors[baseline], runs),
-                })  # fmt: skip
-    return pd.DataFrame(rows)
-
-
-def _predicted(base: pd.DataFrame, runs: pd.DataFrame) -> dict[str, object]:
-    measured = mean_ratio(base["step_s"].to_numpy(), runs["step_s"].to_numpy())
-    actors_step_s = base["actor_step_s"].mean() / base["n_actors"].iloc[0]
-    # A learner does the same for every kind of actor: one load, from both.
-    learner_step_s = (base["learner_step_s"].mean() + runs["learner_step_s"].mean()) / 2
-    return {
-        "runs": min(len(base), len(runs)), "load": learner_step_s / actors_step_s,
-        "gain": base["actor_step_s"].mean() / runs["actor_step_s"].mean(),
-        "predicted": base["predicted_step_s"].mean() / runs["predicted_step_s"].mean(),
-        "measured": measured.value, "measured_low": measured.low, "measured_high": measured.high,
-        "keys": (*base["key"], *runs["key"]), "profile": runs["profile"].iloc[0],
-    }
-
-
-def bounded_speedup(load: np.ndarray, gain: float) -> np.ndarray:
-    """Speed-up of actors that are `gain` times faster beside a learner of relative load `load`.
-
-    max(1, load) / max(1 / gain, load): Amdahl's bound for two sides that overlap.
-    """
-    return np.maximum(1, load) / np.maximum(1 / gain, load)
+    alike = parts.groupby([*BUT_PULLS, *MACHINE, "actor"], dropna=False)[UNTOUCHED]
+    means = alike.transform("mean")
+    drift_s = (parts[UNTOUCHED] - means).sum(axis=1)
+    return parts.assign(**means, actor_step_s=parts["actor_step_s"] - drift_s)
 
 
 def communication_speedups(parts: pd.DataFrame) -> pd.DataFrame:

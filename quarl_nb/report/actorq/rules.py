@@ -6,7 +6,8 @@ Which runs may decide is in `quarl_nb.report.actorq.findings`.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -166,22 +167,17 @@ def rare_pulls_harm(records: pd.DataFrame) -> Finding:
     Reproduced when one task loses more than 5 % (Holm), in whatever setting: the claim is that this
     may happen. Not reproduced when none loses 5 %.
     """
-    runs, rows = learning_runs(measured(records)), []
-    settings = runs.groupby([*BUT_PULLS, *ACTOR], sort=False, dropna=False) if len(runs) else ()
-    for (task, *_), group in settings:
-        periods = group["pull_period"]
-        often, rare = (group[periods == at] for at in (periods.min(), periods.max()))
-        if periods.nunique() > 1:
-            generator = np.random.default_rng(zlib.crc32(str(task).encode()))
-            loss = return_losses(often, rare, generator)
-            if np.isnan(loss["area_loss"]):
-                continue  # no training seed in common, while the study runs
-            rows.append(dict(rare.iloc[0]) | loss | {
-                "runs": min(len(often), len(rare)), "keys": (*often["key"], *rare["key"]),
-                "text": f"{task}, {rare['actor'].iloc[0]}, {percent(loss['area_loss'])} "
-                        f"from {periods.min()} to {periods.max()} steps, age "
-                        f"{often['age_mean'].mean():.3g} to {rare['age_mean'].mean():.3g} updates",
-            })  # fmt: skip
+    rows = []
+    for often, rare, row in _two_periods(learning_runs(measured(records))):
+        generator = np.random.default_rng(zlib.crc32(str(row["task"]).encode()))
+        loss = return_losses(often, rare, generator)
+        if np.isnan(loss["area_loss"]):
+            continue  # no training seed in common, while the study runs
+        rows.append(row | loss | {
+            "text": f"{row['task']}, {row['actor']}, {percent(loss['area_loss'])} "
+                    f"from {often['pull_period'].iloc[0]} to {row['pull_period']} steps, age "
+                    f"{often['age_mean'].mean():.3g} to {rare['age_mean'].mean():.3g} updates",
+        })  # fmt: skip
     if not rows:
         return NOT_MEASURED
     found = preferred(pd.DataFrame(rows))
@@ -200,14 +196,9 @@ def rare_pulls_slower(
     all tasks."""
     runs, rows = learning_runs(measured(records)), []
     here = runs[runs["env_id"].isin([*env_ids])] if len(runs) else runs
-    settings = here.groupby([*BUT_PULLS, *ACTOR], sort=False, dropna=False) if len(here) else ()
-    for _, group in settings:
-        often, rare = (group[group["pull_period"] == at] for at in periods)
-        if len(often) and len(rare):
-            ratios = steps_ratio(often, rare, np.random.default_rng(0))
-            rows.append(dict(rare.iloc[0]) | {f"ratio{end}": value for end, value in ratios} | {
-                "runs": min(len(often), len(rare)), "keys": (*often["key"], *rare["key"]),
-            })  # fmt: skip
+    for often, rare, row in _two_periods(here, periods):
+        ratios = steps_ratio(often, rare, np.random.default_rng(0))
+        rows.append(row | {f"ratio{end}": value for end, value in ratios})
     learned = [row for row in rows if not np.isnan(row["ratio"])]
     if not learned:
         return NOT_MEASURED
@@ -217,6 +208,25 @@ def rare_pulls_slower(
     text = "; ".join(f"{row['task']} {told(row, 'ratio')}" for _, row in found.iterrows())
     return finding(verdict, found, f"steps at {periods[1]} over {periods[0]}: {text}",
                    _least(found, "ratio"), MIN_REDRAWN_RUNS)  # fmt: skip
+
+
+def _two_periods(
+    runs: pd.DataFrame, periods: Sequence[int] = ()
+) -> Iterator[tuple[pd.DataFrame, pd.DataFrame, dict[str, Any]]]:
+    """Runs that pull often, those that pull rarely and are like them otherwise, and what a row
+    about both begins with: their setting at the longer period, how many runs, keys.
+
+    Args:
+        periods: the shorter and the longer; those of each setting's ends if there are none.
+    """
+    groups = runs.groupby([*BUT_PULLS, *ACTOR], sort=False, dropna=False) if len(runs) else ()
+    for _, group in groups:
+        each = group["pull_period"]
+        short, long = periods or (each.min(), each.max())
+        often, rare = group[each == short], group[each == long]
+        if short != long and len(often) and len(rare):
+            yield often, rare, dict(rare.iloc[0]) | {
+                "runs": min(len(often), len(rare)), "keys": (*often["key"], *rare["key"])}
 
 
 def _speedups(

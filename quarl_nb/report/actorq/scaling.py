@@ -12,7 +12,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullLocator
 
 from quarl_nb.report.actorq.actors import INT8, actor_label
-from quarl_nb.report.actorq.parts import predicted_speedups, step_parts
+from quarl_nb.report.actorq.parts import step_parts
+from quarl_nb.report.actorq.predictions import predicted_speedups
 from quarl_nb.report.actorq.runs import SETTING
 from quarl_nb.report.style import (
     CYCLE,

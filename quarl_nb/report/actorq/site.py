@@ -16,12 +16,8 @@ from quarl_nb.report.actorq import (
     time_figures,
 )
 from quarl_nb.report.actorq.inference_figure import latency_figure
-from quarl_nb.report.actorq.parts import (
-    by_actor,
-    communication_speedups,
-    predicted_speedups,
-    step_parts,
-)
+from quarl_nb.report.actorq.parts import by_actor, communication_speedups, step_parts
+from quarl_nb.report.actorq.predictions import predicted_speedups
 from quarl_nb.report.actorq.runs import ANYWHERE, speedups
 from quarl_nb.report.actorq.table2 import table2, table2_rows
 from quarl_nb.report.actorq.table3 import step_readings
@@ -30,6 +26,12 @@ from quarl_nb.report.artefacts import Drawing, Table
 
 STUDIES = ("actorq", "actorq_staleness", "actorq_runtime", "actorq_scaling", "actorq_variants",
            "inference", "loading")  # fmt: skip
+# What the columns of `tables.prediction_table` are.
+_ACCOUNT = (
+    "of an actor alone, as the parts of these same runs account for, and measured (95 %); error: "
+    "how far a run and the fp32 one of its seed lie from what the parts of the other seeds' runs "
+    "predict, on average; load: the learner's seconds per step over those of the fp32 actors."
+)
 
 
 def tables_of(frames: Mapping[str, pd.DataFrame]) -> dict[str, Table]:
@@ -59,8 +61,7 @@ def tables_of(frames: Mapping[str, pd.DataFrame]) -> dict[str, Table]:
             "steps or as learner updates, beside the time of a step."),
         "actorq_predicted": Table(
             both, pairs, tables.prediction_table(pairs),
-            "Steps per second over those of fp32 actors: of an actor alone, predicted from the "
-            "measured parts of a step and measured (95 %); load: the learner's share of a step."),
+            f"Steps per second over those of fp32 actors: {_ACCOUNT}"),
         "actorq_runtime": Table(
             runtime, by_actor(timed), tables.runtime_table(timed),
             "Where the time of an environment step goes (Figure 4c, 4d): milliseconds of an actor "
@@ -68,22 +69,25 @@ def tables_of(frames: Mapping[str, pd.DataFrame]) -> dict[str, Table]:
         "actorq_communication": Table(
             runtime, sent, tables.communication_table(sent),
             "Precision of weights on the wire against that of inference (Figure 4a, 4b): steps "
-            "per second of an actor, over those with weights sent in fp32 (95 %)."),
+            "per second of an actor, over those with weights sent in fp32 (95 %), all of its step "
+            "as measured (verdicts take inference and environment at each kind of actor's mean)."),
         "actorq_scaling": Table(
             frames["actorq_scaling"], scaled, tables.prediction_table(scaled),
-            "Steps per second of int8 over fp32 actors, predicted from the measured parts and "
-            "measured, by width, actors, environments and samples per insert (95 %)."),
+            "Steps per second of int8 over fp32 actors, by width, actors, environments and samples "
+            f"per insert: {_ACCOUNT}"),
         "actorq_variants": Table(
             frames["actorq_variants"], variants, variant_table(variants),
             "What is quantized and how: final return and mean return over the run, losses against "
             "full precision over runs of the same seed (95 %)."),
         "inference_latency": Table(
             latency, latencies, inference.latency_table(latencies),
-            "Time of one inference on one core; floor: reading as many bytes as the weights have, "
-            "again and again, at the measured speed of a plain sum (which is not the fastest)."),
+            "Time of one inference on one core, 95 % intervals over blocks within one process; "
+            "floor: reading as many bytes as the weights have, again and again, by a plain sum, at "
+            "the best speed measured."),
         "loading": Table(
             frames["loading"], loads, loading.loading_table(loads),
-            "Time to load a policy that was pulled, by what it is loaded with."),
+            "Time to load a policy that was pulled, by what it is loaded with, 95 % intervals over "
+            "repeats within one process."),
     }  # fmt: skip
     return {name: table for name, table in made.items() if len(table.records) and len(table.tidy)}
 

@@ -100,7 +100,7 @@ def communication_table(found: pd.DataFrame) -> pd.DataFrame:
 
 
 def prediction_table(pairs: pd.DataFrame) -> pd.DataFrame:
-    """`parts.predicted_speedups` for reading: predicted beside measured."""
+    """`predictions.predicted_speedups` for reading."""
     if pairs.empty:
         return pairs
     return pd.DataFrame({
@@ -109,8 +109,9 @@ def prediction_table(pairs: pd.DataFrame) -> pd.DataFrame:
         "actor": pairs["actor"].map(actor_label), "over": pairs["baseline"].map(actor_label),
         "actor alone": pairs["gain"].map("{:.2f}".format),
         "load of the learner": pairs["load"].map("{:.2f}".format),
-        "predicted": pairs["predicted"].map("{:.2f}".format),
+        "accounted for by parts": pairs["accounted"].map("{:.2f}".format),
         "measured": [interval_text(row, "measured") for _, row in pairs.iterrows()],
+        "error, predicted from other runs": _numbers(pairs["error"], ".0%"),
         "runs": pairs["runs"],
     })  # fmt: skip
 

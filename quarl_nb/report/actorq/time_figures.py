@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import matplotlib as mpl
 import numpy as np
 import pandas as pd
@@ -9,14 +11,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from quarl_nb.report.actorq.actors import COLORS, actor_label, kind_order
+from quarl_nb.report.actorq.actors import BASELINES, COLORS, actor_label, kind_order
 from quarl_nb.report.actorq.knobs import knobs_told, machine_told, varied
-from quarl_nb.report.actorq.parts import (
-    ACTOR_PARTS,
+from quarl_nb.report.actorq.parts import ACTOR_PARTS, by_actor, step_parts
+from quarl_nb.report.actorq.predictions import (
     bounded_speedup,
-    by_actor,
+    held_out_speedups,
     predicted_speedups,
-    step_parts,
 )
 from quarl_nb.report.actorq.runs import MACHINE, SETTING
 from quarl_nb.report.style import (
@@ -94,39 +95,53 @@ def _stack(ax: Axes, rows: pd.DataFrame) -> None:
 def speedup_map(records: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
     """Where quantized actors pay: measured against predicted speed-up, and against the load.
 
-    Speed-up here is environment steps per second over those of fp32 actors. Left: the prediction
-    from the measured parts (two sides that overlap perfectly) beside the measurement. Right: the
-    learner's load, its seconds per step over those of all fp32 actors together; lines are what
-    actors 2, 5 and 10 times faster would gain if the learner kept its time. Points lie above where
-    actors that compute less leave it more of the cores that they share.
+    Speed-up here is environment steps per second over those of fp32 actors. Left: every run beside
+    the fp32 one of its seed, against what the parts of the other seeds' runs predict (two sides
+    that overlap perfectly). Right: means over runs against the learner's load, its seconds per step
+    over those of all fp32 actors together; lines are what actors 2, 5 and 10 times faster would
+    gain if the learner kept its time. Points lie above where actors that compute less leave it more
+    of the cores that they share.
 
     Args:
         records: of any ActorQ studies together.
     """
-    pairs = predicted_speedups(step_parts(records))
-    pairs = pairs[~pairs["actor"].str.startswith("fp32")] if len(pairs) else pairs
+    parts = step_parts(records)
+    pairs, runs = _quantized(predicted_speedups(parts)), _quantized(held_out_speedups(parts))
     if pairs.empty:
         raise NothingToDrawError("no quantized and fp32 actors at one setting: run a study first")
     with mpl.rc_context(STYLE):
         fig = new_figure(PAGE_IN, 2.9)
         left, right = fig.subplots(1, 2, sharey=True)
+        for (actor, baseline), each in runs.groupby(["actor", "baseline"]):
+            look = _map_look(str(actor), str(baseline))
+            left.plot(each["predicted"], each["measured"], ls="", alpha=0.5, **look)
         for (actor, baseline), rows in pairs.groupby(["actor", "baseline"]):
-            paper = baseline == "fp32/torch"
-            errors = interval_errors(rows, "measured")
-            for ax, column in ((left, "predicted"), (right, "load")):
-                ax.errorbar(rows[column], rows["measured"], yerr=np.nan_to_num(errors), ls="",
-                            marker="o" if paper else "s", elinewidth=0.7, alpha=0.8,
-                            color=COLORS.get(str(actor), BLACK), mfc=None if paper else "none",
-                            label=f"{actor_label(str(actor))} over {actor_label(str(baseline))}")
-        _map_axes(left, right, pairs)
-        common_legend(fig, [left])
-    return fig, pairs.drop(columns="keys")
+            label = f"{actor_label(str(actor))} over {actor_label(str(baseline))}"
+            right.errorbar(rows["load"], rows["measured"], ls="", elinewidth=0.7, alpha=0.8,
+                           yerr=np.nan_to_num(interval_errors(rows, "measured")), label=label,
+                           **_map_look(str(actor), str(baseline)))
+        _map_axes(left, right, pairs, runs)
+        common_legend(fig, [right])
+    both = [runs.assign(panel="predicted"), pairs.drop(columns="keys").assign(panel="load")]
+    return fig, pd.concat(both, ignore_index=True)
 
 
-def _map_axes(left: Axes, right: Axes, pairs: pd.DataFrame) -> None:
-    both = pairs[["predicted", "measured"]].to_numpy()
-    ends = np.array([min(0.9, both.min()), max(2, both.max())])
-    left.plot(ends, ends, color=GREY, lw=0.8, zorder=0)
+def _quantized(rows: pd.DataFrame) -> pd.DataFrame:
+    return rows[~rows["actor"].str.startswith("fp32")] if len(rows) else rows
+
+
+def _map_look(actor: str, baseline: str) -> dict[str, Any]:
+    """Filled over the paper's fp32 actors, hollow over those of the runtime of int8."""
+    paper = baseline == BASELINES["torch"]
+    return {"color": COLORS.get(actor, BLACK), "marker": "o" if paper else "s",
+            "mfc": None if paper else "none"}  # fmt: skip
+
+
+def _map_axes(left: Axes, right: Axes, pairs: pd.DataFrame, runs: pd.DataFrame) -> None:
+    if len(runs):
+        both = runs[["predicted", "measured"]].to_numpy()
+        ends = np.array([min(0.9, both.min()), max(2, both.max())])
+        left.plot(ends, ends, color=GREY, lw=0.8, zorder=0)
     # The lines begin so far left of the points that their names stand clear of them.
     load = np.geomspace(pairs["load"].min() / 7, max(3, pairs["load"].max()), 200)
     for gain in (2, 5, 10):
@@ -141,6 +156,7 @@ def _map_axes(left: Axes, right: Axes, pairs: pd.DataFrame) -> None:
             axis.set_major_locator(FixedLocator([0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50]))
             axis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
             axis.set_minor_locator(NullLocator())
-    left.set_xlabel("predicted speed-up of a step")
+    alone = "" if runs["held_out"].all() else " (a single run: from its own)"
+    left.set_xlabel(f"speed-up of a step predicted from other runs' parts{alone}")
     left.set_ylabel("measured speed-up of a step")
     right.set_xlabel("load: learner's time per step / fp32 actors' time")

@@ -15,9 +15,7 @@ from matplotlib.ticker import MaxNLocator
 
 from quarl_nb.report.actorq.curves import running_mean
 from quarl_nb.report.actorq.runs import mean_return, return_losses
-from quarl_nb.report.losses import percent_interval
 from quarl_nb.report.pvalues import sign_flip_p
-from quarl_nb.report.stats import Interval
 from quarl_nb.report.style import (
     BLACK,
     GREY,
@@ -29,6 +27,7 @@ from quarl_nb.report.style import (
     new_figure,
     one_field,
 )
+from quarl_nb.report.texts import AS_PERCENT, interval_texts
 
 VARIANTS = {
     "fp32": "full precision",
@@ -114,15 +113,11 @@ def variant_table(rows: pd.DataFrame) -> pd.DataFrame:
         "algorithm": rows["algo"].str.upper(), "environment": rows["env_id"],
         "what is quantized": rows["variant"].map(VARIANTS),
         "final return": rows["final"].map("{:.0f}".format),
-        "loss of final return": _losses(rows, "final_loss"),
+        "loss of final return": interval_texts(rows, "final_loss", AS_PERCENT),
         "mean return over the run": rows["area"].map("{:.0f}".format),
-        "loss of mean return": _losses(rows, "area_loss"),
+        "loss of mean return": interval_texts(rows, "area_loss", AS_PERCENT),
         "runs": rows["runs"],
     })  # fmt: skip
-
-
-def _losses(rows: pd.DataFrame, name: str) -> list[str]:
-    return [percent_interval(Interval.of(row, name)) for _, row in rows.iterrows()]
 
 
 def variant_figure(records: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:

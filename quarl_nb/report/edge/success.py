@@ -11,7 +11,7 @@ import pandas as pd
 from quarl_nb.errors import QuarlError
 from quarl_nb.report.compare import Loss, paired_difference, relative_loss
 from quarl_nb.report.edge.timings import policies
-from quarl_nb.report.losses import RANGES
+from quarl_nb.report.losses import RANGES, TENSORS, newest_of_each_name, with_versions
 from quarl_nb.report.paper import published
 from quarl_nb.report.seeds import over_seeds, p_above
 from quarl_nb.report.stats import MARGIN, Floats, Interval, alike, bootstrap_weights, wilson
@@ -71,19 +71,17 @@ def success_rows(records: pd.DataFrame) -> pd.DataFrame:
         records: those of the study `navigation`; others are left out.
 
     Returns:
-        policy (of Table 6, and `STOPPED` if it learned no more than the published success),
-        network, precision, method, kernel (the narrowest that holds it), trainings, episodes,
-        success with low and high (95 %, Wilson; over trainings Student's t), crash and timeout
-        (rates), fall (fp32 minus this, over common episodes) with fall_low and fall_high (95 %,
-        paired bootstrap, over trainings Student's t), p_no_loss and p_loss (of 5 % of the fp32
-        rate), keys, profile.
+        policy (of Table 6, and `STOPPED` if it learned no more than the published success; one's
+        own as it is recorded), network, precision, method, kernel (the narrowest that holds it),
+        trainings, episodes, success with low and high (95 %, Wilson; over trainings Student's t),
+        crash and timeout (rates), fall (fp32 minus this, over common episodes) with fall_low and
+        fall_high (95 %, paired bootstrap, over trainings Student's t), p_no_loss and p_loss (of
+        5 % of the fp32 rate), keys, profile.
 
     Raises:
         QuarlError: two precisions of a policy flew different episodes.
     """
-    if records.empty or "success" not in records:
-        return pd.DataFrame()
-    rows = records[records["success"].notna()]
+    rows = _flights(records)
     if rows.empty:
         return pd.DataFrame()
     full = rows[rows["precision"] == "fp32"].set_index("policy")
@@ -91,14 +89,15 @@ def success_rows(records: pd.DataFrame) -> pd.DataFrame:
     weights: dict[tuple[str, int], Floats] = {}  # a policy's precisions share the draws
     found = []
     for (policy, precision, method), group in rows.groupby(["policy", "precision", "method"]):
-        network = group["network"].iloc[0]
+        network, own = group[["network", "own"]].iloc[0]
         flown = _pooled(group["success"])
         rate = _rate(group["success"])
         base = full.loc[policy] if policy in full.index else None
         found.append({
-            "policy": _name(policy, names.get(network)), "network": network, "precision": precision,
-            "method": method, "kernel": KERNELS.get(str(precision), ""), "trainings": len(group),
-            "episodes": len(flown), "success": rate.value, "low": rate.low, "high": rate.high,
+            "policy": policy if own else _name(policy, names.get(network)), "network": network,
+            "precision": precision, "method": method, "kernel": KERNELS.get(str(precision), ""),
+            "trainings": len(group), "episodes": len(flown),
+            "success": rate.value, "low": rate.low, "high": rate.high,
             "crash": _pooled(group["crash"]).mean(), "timeout": _pooled(group["timeout"]).mean(),
             **_fall(group, base, weights), "profile": group["profile"].iloc[0],
             "keys": tuple(dict.fromkeys([*group["key"], *([] if base is None else [base["key"]])])),
@@ -110,6 +109,17 @@ def success_rows(records: pd.DataFrame) -> pd.DataFrame:
     table["way"] = table["method"].map([*METHODS].index)
     return table.sort_values(["at", "wide", "precision", "way"], kind="stable") \
                 .drop(columns=["at", "wide", "way"]).reset_index(drop=True)
+
+
+def _flights(records: pd.DataFrame) -> pd.DataFrame:
+    """The rows that hold flights, with `own`: of a policy that is none of the suite's.
+
+    Of a name that was given to another policy since, only the newest counts.
+    """
+    if records.empty or "success" not in records:
+        return pd.DataFrame()
+    rows = newest_of_each_name(with_versions(records[records["success"].notna()]))
+    return rows.assign(own=rows[TENSORS].notna() if TENSORS in rows else False)
 
 
 def stopped(policy: str) -> str:
@@ -131,10 +141,10 @@ def loss_between(
 
     Both with min-max ranges; None where one is not recorded, or where the reference never succeeds.
     """
-    if records.empty or "success" not in records:
+    rows = _flights(records)
+    if rows.empty:
         return None
-    rows = records[records["success"].notna()]
-    rows = rows[~rows["policy"].str.endswith(EARLY)]
+    rows = rows[~rows["policy"].str.endswith(EARLY) & ~rows["own"]]
     sides = []
     for policy, precision in (reference, treatment):
         found = rows[(rows["network"] == policies()[policy]) & (rows["precision"] == precision)

@@ -45,6 +45,8 @@ def success_figure(records: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
         raise NothingToDrawError("no success rate of a navigation policy: run its study first")
     flown = set(rows["policy"])
     names = [name for name in policies() if flown & {name, stopped(name)}]
+    if not names:  # the table shows them
+        raise NothingToDrawError("of Table 6's policies none has flown, but others have")
     precisions = sorted(set(rows["precision"]), key=lambda name: (-bits(name), name))
     methods = [name for name in METHODS if name in set(rows["method"])]
     n_rows = 2 if flown & {stopped(name) for name in names} else 1

@@ -90,6 +90,7 @@ def flights(
             rows.append({
                 "key": f"{policy}{ending}/{precision}/{method}" + f"/{seed}" * (seed > 0),
                 "profile": "full", "policy": policy + ending, "network": network,
+                "algo": "dqn", "env_id": "quarl/AirNavigation-v0",
                 "precision": precision, "method": method, "seed": seed,
                 "success": success.tolist(), "crash": (1 - success).tolist(),
                 "timeout": [0] * episodes, "budget.first_seed": 0, "source": "measured",
@@ -107,7 +108,7 @@ def write_timed(store: ResultStore) -> None:
 
 def write_flights(store: ResultStore, rates: Mapping[tuple[str, str], float]) -> None:
     """`flights` as records of the study `navigation`."""
-    names = ("policy", "network", "precision", "method", "seed")
+    names = ("policy", "algo", "env_id", "network", "precision", "method", "seed")
     for row in flights(rates).to_dict("records"):
         _write(store, "navigation", names, row, {})
 

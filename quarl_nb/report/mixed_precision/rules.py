@@ -5,7 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from quarl_nb.report.findings import NOT_MEASURED, Finding, decided, keys_of, measured
+from quarl_nb.report.findings import (
+    NOT_MEASURED,
+    ONE_PROCESS,
+    Finding,
+    decided,
+    keys_of,
+    measured,
+)
 from quarl_nb.report.mixed_precision.rewards import relative_gains, trainings
 from quarl_nb.report.mixed_precision.speedups import POLICIES, PUBLISHED, speedups
 from quarl_nb.report.pvalues import holm
@@ -43,7 +50,7 @@ def half_precision_speedup(records: pd.DataFrame) -> Finding:
     all_timed = {*as_published["policy"]} >= {*POLICIES}
     verdict = decided((fast & kept).any(), all_timed and (slow | lost).all())
     text = (f"training steps {interval} times as fast, policy {best['policy']} in "
-            f"{best['precision']} on {best['device']}")  # fmt: skip
+            f"{best['precision']} on {best['device']} ({best['machine']}), interval {ONE_PROCESS}")
     known = sum(len(gain) >= MIN_SEEDS for gain in gains)
     text += f"; reward compared for {known} of {len(table)}, without loss in {kept.sum()}"
     text += f" (never learned: {', '.join(sorted(unlearned))})" if unlearned else ""

@@ -9,7 +9,8 @@ import numpy as np
 import pandas as pd
 
 from quarl_nb.report.findings import processor
-from quarl_nb.report.stats import RESAMPLES, percentile_interval
+from quarl_nb.report.stats import median_ratio
+from quarl_nb.report.texts import interval_texts
 
 CLOCK = ("CPU", "wall")  # of records without a GPU, and with one
 PUBLISHED = 1.5  # "We use half-precision training to train a Pong model 50% faster"
@@ -29,11 +30,12 @@ def speedups(records: pd.DataFrame) -> pd.DataFrame:
         records: `ResultStore.frame("mixed_precision")`.
 
     Returns:
-        policy, device, precision, parameters, update_s, fp32_update_s (medians), learner,
-        learner_low, learner_high (speed-up of the update, 95 % bootstrap over updates), training,
-        training_low, training_high (speed-up of a training step), run (the same ratio, of a short
-        run of all the code), energy (ratio of that run's joules, float32 over half), energy_method
-        (`quarl_nb.energy`: read from a counter, or modelled), keys.
+        policy, device, machine (`_machine`), precision, parameters, update_s, fp32_update_s
+        (medians), learner, learner_low, learner_high (speed-up of the update, 95 % bootstrap over
+        updates, which are of one process), training, training_low, training_high (speed-up of a
+        training step), run (the same ratio, of a short run of all the code), energy (ratio of that
+        run's joules, float32 over half), energy_method (`quarl_nb.energy`: read from a counter, or
+        modelled), keys.
     """
     rows = []
     if records.empty or "update_s" not in records:
@@ -45,8 +47,8 @@ def speedups(records: pd.DataFrame) -> pd.DataFrame:
         for _, half in group[group["precision"] != "fp32"].iterrows() if len(base) else ():
             if first.setdefault((policy, device, half["precision"]), seed) != seed:
                 continue
-            generator = np.random.default_rng(zlib.crc32(f"{policy}{device}{seed}".encode()))
-            rows.append(_row(base.iloc[0], half, generator))
+            own_seed = zlib.crc32(f"{policy}{device}{seed}".encode())
+            rows.append(_row(base.iloc[0], half, own_seed))
     found = pd.DataFrame(rows)
     return found.sort_values(["device", "precision", "parameters"]) if len(found) else found
 
@@ -57,22 +59,19 @@ def _machine(record: pd.Series) -> str:
     return f"{processor(record)}, {gpu}" if isinstance(gpu, str) else processor(record)
 
 
-def _row(base: pd.Series, half: pd.Series, generator: np.random.Generator) -> dict[str, object]:
+def _row(base: pd.Series, half: pd.Series, seed: int) -> dict[str, object]:
     fp32, ours = (np.asarray(_time(row, "update"), float) for row in (base, half))
-    draws = [np.median(generator.choice(x, (RESAMPLES, len(x))), axis=1) for x in (fp32, ours)]
-    medians = [float(np.median(x)) for x in (fp32, ours)]
-    learner = percentile_interval(medians[0] / medians[1], draws[0] / draws[1])
     (rest, every), (half_rest, half_every) = _rest_of_step(base), _rest_of_step(half)
-    training = percentile_interval(
-        (rest + medians[0] / every) / (half_rest + medians[1] / half_every),
-        (rest + draws[0] / every) / (half_rest + draws[1] / half_every),
-    )
+    # Both of the same draws: all that a step takes besides is a number.
+    learner, training = (median_ratio(x, y, np.random.default_rng(seed)) for x, y in (
+        (fp32, ours), (rest + fp32 / every, half_rest + ours / half_every)))  # fmt: skip
     seconds = [1 / row["steps_per_s"] if row["device"] == "cuda" else row["run_energy"]["cpu_s"]
                for row in (base, half)]  # fmt: skip
     joules = [row["run_energy"]["energy_j"] for row in (base, half)]
     return {
-        "policy": half["policy"], "device": half["device"], "precision": half["precision"],
-        "parameters": half["parameters"], "update_s": medians[1], "fp32_update_s": medians[0],
+        "policy": half["policy"], "device": half["device"], "machine": _machine(half),
+        "precision": half["precision"], "parameters": half["parameters"],
+        "update_s": float(np.median(ours)), "fp32_update_s": float(np.median(fp32)),
         "learner": learner.value, "learner_low": learner.low, "learner_high": learner.high,
         "training": training.value, "training_low": training.low, "training_high": training.high,
         "run": seconds[0] / seconds[1], "energy": joules[0] / joules[1],
@@ -102,8 +101,8 @@ def speedup_tables(records: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
         "device": tidy["device"], "precision": tidy["precision"],
         "update fp32 (ms)": tidy["fp32_update_s"].map(lambda s: f"{1000 * s:.4g}"),
         "update (ms)": tidy["update_s"].map(lambda s: f"{1000 * s:.4g}"),
-        "learner [95 %]": _ranges(tidy, "learner"),
-        "training step [95 %]": _ranges(tidy, "training"),
+        "learner [95 %]": interval_texts(tidy, "learner", ".2f"),
+        "training step [95 %]": interval_texts(tidy, "training", ".2f"),
         "short run": [f"{row.run:.2f}x of {CLOCK[row.device == 'cuda']} seconds"
                       for row in tidy.itertuples()],
         "its energy (method)": [f"{row.energy:.2f}x ({row.energy_method})"
@@ -128,8 +127,3 @@ def parts_table(records: pd.DataFrame) -> pd.DataFrame:
             "steps a second, short run": f"{record['steps_per_s']:.3g}",
         })  # fmt: skip
     return pd.DataFrame(rows)
-
-
-def _ranges(rows: pd.DataFrame, name: str) -> list[str]:
-    return [f"{row[name]:.2f}x [{row[f'{name}_low']:.2f}, {row[f'{name}_high']:.2f}]"
-            for _, row in rows.iterrows()]  # fmt: skip

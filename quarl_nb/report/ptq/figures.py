@@ -12,7 +12,7 @@ from matplotlib.ticker import MaxNLocator
 from quarl_nb.report.compare import paired_difference
 from quarl_nb.report.losses import RANGES, paired_losses, policy_label, ptq_records
 from quarl_nb.report.ptq.rules import losses_at
-from quarl_nb.report.ptq.sweet_spots import Widths, sweet_spot_table, widths_of
+from quarl_nb.report.ptq.sweet_spots import Widths, table_of, widths_of
 from quarl_nb.report.stats import ALPHA, MARGIN, mean_interval
 from quarl_nb.report.style import (
     BLUE,
@@ -48,7 +48,7 @@ def sweet_spot(records: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
     policies = widths_of(records)
     if not policies:
         raise NothingToDrawError("no policy has records at fp32 and three affine widths")
-    table = sweet_spot_table(records)
+    table = table_of(policies)
     spots = dict(zip(table["policy"], table["bits"].where(table["sweet_spot"]), strict=True))
     fp16 = _fp16_beside(records, policies)
     points = []

@@ -5,7 +5,6 @@ The rules count policies that learned; the table has every policy.
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -16,10 +15,10 @@ import pandas as pd
 
 from quarl_nb.report.compare import BestOfMany, best_of_many
 from quarl_nb.report.findings import MIN_EPISODES, NOT_MEASURED, Finding, Verdict, decided, keys_of
-from quarl_nb.report.losses import bits_of, paired_returns, ptq_records
+from quarl_nb.report.losses import bits_of, episode_weights, paired_returns, ptq_records
 from quarl_nb.report.ptq.rules import INTERVAL
-from quarl_nb.report.pvalues import holm, sign_vectors
-from quarl_nb.report.stats import ALPHA, MARGIN, Floats, Interval, bootstrap_weights
+from quarl_nb.report.pvalues import fixed_signs, holm
+from quarl_nb.report.stats import ALPHA, MARGIN, Floats, Interval
 from quarl_nb.report.untrained import fp32_never_learned, leave_out, none_learned
 
 MIN_WIDTHS = 3
@@ -29,17 +28,30 @@ MIN_WIDTHS = 3
 class Widths:
     """Returns of one policy at fp32 (shape [episodes]) and at every width [widths, episodes].
 
-    `weights` are those of the episodes' bootstrap, `signs` those of their sign flips.
+    `name` is that of one training of the policy, by which its bootstrap is seeded.
     """
 
     policy: str
+    name: str
     env_id: str
     bits: tuple[int, ...]
     reference: Floats
     returns: Floats
-    weights: Floats
-    signs: Floats
     keys: tuple[str, ...]
+
+    @property
+    def weights(self) -> Floats:
+        """Those of the episodes' bootstrap, shape [resamples, episodes]."""
+        return episode_weights(self.name, len(self.reference))
+
+    @property
+    def signs(self) -> Floats:
+        """Those of the episodes' sign flips, shape [vectors, episodes]."""
+        return fixed_signs(len(self.reference))
+
+    def gains(self) -> BestOfMany:
+        """What every width gains over fp32, corrected for looking at all."""
+        return best_of_many(self.reference, self.returns, self.signs)
 
 
 def widths_of(
@@ -69,12 +81,10 @@ def _widths(name: str, policy: str, reference: pd.Series, widths: pd.DataFrame) 
     widths = widths.assign(bits=widths["precision"].map(bits_of)).sort_values("bits")
     pairs = [paired_returns(reference, row) for _, row in widths.iterrows()]
     n = min(len(base) for base, _ in pairs)
-    generator = np.random.default_rng(zlib.crc32(name.encode()))
     return Widths(
-        policy, str(reference["env_id"]), tuple(int(bits) for bits in widths["bits"]),
+        policy, name, str(reference["env_id"]), tuple(int(bits) for bits in widths["bits"]),
         pairs[0][0][:n],
         np.stack([returns[:n] for _, returns in pairs]),
-        bootstrap_weights(n, generator), sign_vectors(n, generator),
         (str(reference["key"]), *widths["key"].astype(str)),
     )
 
@@ -90,13 +100,14 @@ def sweet_spot_table(records: pd.DataFrame) -> pd.DataFrame:
     policies as well. A sweet spot needs low > 0, p_holm <= 5 %, and a gain that is not within
     the 5 % of |fp32| that count as no difference everywhere else.
     """
-    return _table(widths_of(records))
+    return table_of(widths_of(records))
 
 
-def _table(policies: Sequence[Widths]) -> pd.DataFrame:
+def table_of(policies: Sequence[Widths]) -> pd.DataFrame:
+    """`sweet_spot_table` of these policies."""
     rows = []
     for widths in policies:
-        best = best_of_many(widths.reference, widths.returns, widths.signs)
+        best = widths.gains()
         at = best.best(MARGIN * abs(widths.reference.mean()))
         most = int(np.lexsort((-best.low, -best.gain))[0])
         rows.append({
@@ -163,7 +174,7 @@ def _of_learned(
 
 
 def _differ(policies: list[Widths]) -> Finding:
-    table = _table(policies)
+    table = table_of(policies)
     spots = table[table["sweet_spot"]]
     text = f"{len(spots)} of {len(table)} policies have a sweet spot"
     text += "".join(f"; {row.policy} at {row.bits} bits" for row in spots.itertuples())
@@ -176,7 +187,7 @@ def _differ(policies: list[Widths]) -> Finding:
 
 def _spots(widths: Widths) -> tuple[set[int], set[int]]:
     """The widths that certainly gain, and enough; and those that certainly do not gain enough."""
-    best = best_of_many(widths.reference, widths.returns, widths.signs)
+    best = widths.gains()
     enough = MARGIN * abs(widths.reference.mean())
     bits = np.array(widths.bits)
     spots = (best.low > 0) & (best.gain >= enough)
@@ -207,21 +218,33 @@ def _exists(policies: list[Widths], against_wider: bool) -> Finding:
     fewest = min(len(widths.reference) for widths in policies)
     verdict: Verdict = "inconclusive" if fewest < MIN_EPISODES \
         else decided(spots.any(), max(highest) < MARGIN)
+    share = f"{relative[first]:.1%}" if np.isfinite(highest[first]) else "fp32 earns 0"
+    kind = "have a width that beats a wider one" if against_wider else "have a sweet spot"
     text = (
-        f"surest of {len(found)} policies ({INTERVAL} for all widths): {policy} gains {interval} "
-        f"({relative[first]:.1%}) at {label}, corrected p = {adjusted[first]:.3g}"
+        f"{spots.sum()} of {len(found)} policies {kind}; surest ({INTERVAL} for all widths): "
+        f"{policy} gains {interval} ({share}) at {label}, "
+        f"corrected p = {adjusted[first]:.3g}"
     )
     # Of a policy whose surest width is a copy of fp32, the others may be too noisy to tell.
-    text += f"; up to {max(highest):.1%} not excluded" if verdict == "inconclusive" else ""
+    if verdict == "inconclusive":
+        text += _not_excluded([name for name, *_ in found], highest)
     text += f" (only {fewest} episodes)" if fewest < MIN_EPISODES else ""
     return Finding(verdict, text, interval)
+
+
+def _not_excluded(policies: Sequence[str], highest: Sequence[float]) -> str:
+    """The largest gain that may still be, as a share of fp32's return, and of which policies there
+    is none: where that return is 0, or episodes are too few."""
+    shares = [high for high in highest if np.isfinite(high)]
+    unbounded = [policy for policy, high in zip(policies, highest, strict=True) if high == np.inf]
+    text = f"; up to {max(shares):.1%} not excluded" if shares else ""
+    return text + (f"; no bound for {', '.join(unbounded)}" if unbounded else "")
 
 
 def _comparisons(widths: Widths, against_wider: bool) -> tuple[list[str], BestOfMany]:
     """Labels of the comparisons that count, and their gains, corrected for all that were made."""
     if not against_wider:
-        best = best_of_many(widths.reference, widths.returns, widths.signs)
-        return [f"{bits} bits" for bits in widths.bits], best
+        return [f"{bits} bits" for bits in widths.bits], widths.gains()
     needed = widths.reference.mean() - MARGIN * abs(widths.reference.mean())
     works = widths.returns.mean(axis=1) >= needed
     lows, highs = np.triu_indices(len(works), 1)

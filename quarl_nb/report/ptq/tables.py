@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pandas as pd
 
+from quarl_nb.errors import check_choice
 from quarl_nb.report.findings import MIN_EPISODES, decided
 from quarl_nb.report.losses import (
     paired_losses,
@@ -19,9 +20,11 @@ from quarl_nb.report.paper import published_ptq
 from quarl_nb.report.ptq.summary import ptq_summary
 from quarl_nb.report.ptq.sweet_spots import sweet_spot_table
 from quarl_nb.report.stats import ALPHA, MARGIN, Interval
+from quarl_nb.report.texts import AS_PERCENT, interval_texts, return_text
 
 # What stands for the paper's int8 column: 8-bit affine weights, as its own PTQ code does.
 PAPER_INT8 = "affine8"
+INT8 = (PAPER_INT8, "int8", "legacy8")  # what else may
 ALGOS = ("a2c", "dqn", "ppo", "ddpg")  # the order of Table 4's columns
 
 
@@ -35,13 +38,17 @@ def ptq_rows(records: pd.DataFrame, int8: str = PAPER_INT8) -> pd.DataFrame:
 
     Args:
         records: `ResultStore.frame("ptq")`.
-        int8: the measured precision that stands beside the published int8.
+        int8: the measured precision that stands beside the published int8, one of `INT8`.
 
     Returns:
         environment, env_id, algo, precision, scheme, published, published_loss, policy, seed,
         episodes, mean, mean_low, mean_high (95 %), loss, loss_low, loss_high (95 %), verdict,
         source, keys.
+
+    Raises:
+        QuarlError: no such int8.
     """
+    check_choice("int8_as", int8, INT8)
     rows = _with_published_loss(published_ptq())
     rows["scheme"] = rows["precision"].replace({"int8": int8})
     wanted = ["algo", "env_id", "precision", "policy", "seed", "episodes", "mean", "mean_low",
@@ -98,7 +105,7 @@ def ptq_table(rows: pd.DataFrame, measured_only: bool = False) -> pd.DataFrame:
         line = lines.setdefault((str(row["algo"]).upper(), name), {})
         head = str(row["precision"])
         line[(head, "published")] = f"{row['published']:g}"
-        line[(head, "measured")] = _reward(row)
+        line[(head, "measured")] = return_text(Interval.of(row, "mean"))
         if head != "fp32":
             line[(f"E {head}", "published")] = percent(row['published_loss'])
             line[(f"E {head}", "measured")] = percent_interval(Interval.of(row, "loss"))
@@ -140,7 +147,7 @@ def loss_table(losses: pd.DataFrame) -> pd.DataFrame:
     order = sorted(bits, key=lambda name: (name.rstrip("0123456789"), -bits[name]))
     texts = rows.assign(
         policy=rows["policy"].map(policy_labels(rows["policy"])),
-        text=[percent_interval(Interval.of(row, "loss")) for _, row in rows.iterrows()],
+        text=interval_texts(rows, "loss", AS_PERCENT),
     )
     return texts.pivot_table(
         index="policy", columns="precision", values="text", aggfunc=" / ".join
@@ -155,8 +162,8 @@ def summary_tables(
     shown = pd.DataFrame({
         "algorithm": tidy["algo"].str.upper(), "precision": tidy["precision"],
         "policies": tidy["policies"], "episodes": tidy["episodes"],
-        "IQM of fp32-normalized return": _ranges(tidy, "iqm", ".3f"),
-        "P(better than fp32)": _ranges(tidy, "improvement", ".3f"),
+        "IQM of fp32-normalized return": interval_texts(tidy, "iqm", ".3f"),
+        "P(better than fp32)": interval_texts(tidy, "improvement", ".3f"),
     }) if len(tidy) else tidy
     return tidy, shown
 
@@ -178,18 +185,3 @@ def sweet_spot_tables(records: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame
 
 def _bounded(gains: pd.Series, bounds: pd.Series) -> list[str]:
     return [f"{gain:.4g} (\u2265 {low:.4g})" for gain, low in zip(gains, bounds, strict=True)]
-
-
-def _ranges(rows: pd.DataFrame, name: str, form: str) -> list[str]:
-    return [
-        f"{row[name]:{form}} [{row[f'{name}_low']:{form}}, {row[f'{name}_high']:{form}}]"
-        for _, row in rows.iterrows()
-    ]
-
-
-def _reward(row: pd.Series) -> str:
-    if pd.isna(row["episodes"]):
-        return ""
-    digits = 0 if abs(row["mean"]) >= 1000 else 1
-    mean, low, high = (f"{row[part]:.{digits}f}" for part in ("mean", "mean_low", "mean_high"))
-    return mean if low == mean == high else f"{mean} [{low}, {high}]"

@@ -5,14 +5,7 @@ from __future__ import annotations
 import pandas as pd
 
 from quarl_nb.report.losses import percent_interval, policy_label
-from quarl_nb.report.qat.gains import (
-    FP32,
-    learned_seeds,
-    of_shared_seeds,
-    trained_in,
-    trainings,
-    way_table,
-)
+from quarl_nb.report.qat.gains import FP32, of_shared_seeds, trained_in, trainings, way_table
 from quarl_nb.report.stats import Interval
 
 FEW = 4
@@ -35,8 +28,7 @@ def few_bits_table(records: pd.DataFrame) -> pd.DataFrame:
         table = table[table["bits"].le(FEW) & table["method"].isin([*METHODS])]
     if table.empty:
         return table
-    fp32 = trained_in(records[records["key"].isin(shared["key"])], FP32)
-    learned = learned_seeds(fp32).groupby(fp32["policy"]).sum()
+    learned = trained_in(shared, FP32).groupby("policy")["learned"].sum()
     shown = table.assign(
         bits=table["bits"].astype(int).map("{} bits".format), way=table["method"].map(METHODS),
         loss=[percent_interval(Interval(-row.gain, -row.high, -row.low))

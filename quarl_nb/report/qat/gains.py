@@ -11,7 +11,8 @@ from quarl_nb.errors import QuarlError
 from quarl_nb.report.losses import bits_of, percent_interval, policy_label, returns_of
 from quarl_nb.report.seeds import over_seeds, p_above
 from quarl_nb.report.stats import MARGIN, Interval
-from quarl_nb.report.untrained import never_learned
+from quarl_nb.report.texts import return_text
+from quarl_nb.report.untrained import learned
 
 # precision, method, regularizer
 Way = tuple[str, str, str]
@@ -63,22 +64,20 @@ def of_shared_seeds(rows: pd.DataFrame, methods: Sequence[str]) -> pd.DataFrame:
     return rows[np.array([seed in shared[policy] for policy, seed in pairs], bool)]
 
 
-def of_learned_seeds(trained: pd.DataFrame) -> pd.DataFrame:
-    """Records of two ways of training without the seeds that learned in neither.
+def of_learned_seeds(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows of two ways of training without the seeds that learned in neither.
 
     Such a seed fails however it is trained: its gain of exactly 0 tells nothing of precision. One
     that fails in one way alone is a loss or a gain. Were those left out that fail in float32
     (rather than in both), failures that strike either way by chance would pass for losses of the
     other. A policy that learned with no seed keeps all, for rules to leave it out by name.
+
+    Args:
+        rows: records, or `trainings`, which know who learned.
     """
-    learned = learned_seeds(trained)
-    return trained[learned | ~trained["policy"].isin(trained["policy"][learned])]
-
-
-def learned_seeds(trained: pd.DataFrame) -> pd.Series:
-    """Whether the seed of each record learned in one of the records of its policy."""
-    seeds = trained["policy"] + "/" + trained["seed"].astype(str)
-    return ~seeds.isin(never_learned(trained.assign(policy=seeds)))
+    each = rows["learned"].astype(bool) if "learned" in rows else learned(rows)
+    seeds = each.groupby([rows["policy"], rows["seed"]], dropna=False).transform("any")
+    return rows[seeds | ~rows["policy"].isin(rows["policy"][seeds])]
 
 
 def way_label(way: Way) -> str:
@@ -105,13 +104,15 @@ def trainings(records: pd.DataFrame) -> pd.DataFrame:
 
     Returns:
         policy, algo, env_id, seed, precision, method, regularizer, bits, episodes, mean (return of
-        the policy over its episodes), profile, key, and `BUDGET` (None where unknown).
+        the policy over its episodes), learned (`untrained.learned`, a copy as its float32 policy),
+        profile, key, and `BUDGET` (None where unknown).
     """
+    measured = records if "returns" in records else records.head(0)
     rows = []
-    for _, record in records.iterrows() if "returns" in records else ():
+    for (_, record), useful in zip(measured.iterrows(), learned(measured), strict=True):
         row = {name: record[name] for name in
                ("policy", "algo", "env_id", "seed", *WAY, "profile", "key")}
-        row |= {name: record.get(name) for name in BUDGET}
+        row |= {name: record.get(name) for name in BUDGET} | {"learned": useful}
         returns = returns_of(record)
         rows.append(row | {"episodes": len(returns), "mean": returns.mean()})
         copies = record.get("ptq_returns")
@@ -119,7 +120,7 @@ def trainings(records: pd.DataFrame) -> pd.DataFrame:
             copy = {"precision": precision, "method": PTQ}
             rows.append(row | copy | {"episodes": len(values), "mean": float(np.mean(values))})
     found = pd.DataFrame(rows, columns=["policy", "algo", "env_id", "seed", *WAY, "episodes",
-                                        "mean", "profile", "key", *BUDGET])  # fmt: skip
+                                        "mean", "learned", "profile", "key", *BUDGET])  # fmt: skip
     return found.assign(bits=found["precision"].map(bits_of))
 
 
@@ -252,8 +253,5 @@ def _order(way: Way) -> tuple[int, int, str]:
 
 
 def _mean_text(row: pd.Series, most: int) -> str:
-    digits = 0 if abs(row["mean"]) >= 1000 else 1
-    text = f"{row['mean']:.{digits}f}"
-    if not np.isnan(row["mean_low"]):
-        text += f" [{row['mean_low']:.{digits}f}, {row['mean_high']:.{digits}f}]"
+    text = return_text(Interval.of(row, "mean"))
     return text if row["seeds"] == most else f"{text} (seeds: {row['seeds']})"

@@ -31,7 +31,7 @@ from quarl_nb.report.qat.gains import (
 )
 from quarl_nb.report.seeds import MIN_SEEDS
 from quarl_nb.report.stats import ALPHA, Interval
-from quarl_nb.report.untrained import leave_out, never_learned, none_learned
+from quarl_nb.report.untrained import leave_out, none_learned
 
 # Of one policy, at the most that its environment gives perhaps, nothing follows for QAT in general.
 MIN_POLICIES = 3
@@ -44,8 +44,9 @@ def qat_no_loss(
 
     Not reproduced when at least half of them lose more than 5 % (`at_least`, both).
     """
-    found = [_gains(records, (precision, "minmax", "none")) for precision in precisions]
-    unlearned = _unlearned(records, [FP32])
+    rows = trainings(records)
+    found = [_gains(rows, (precision, "minmax", "none")) for precision in precisions]
+    unlearned = _unlearned(rows, [FP32])
     tables, left_out = _decidable(found, unlearned)
     table = pd.concat(tables, ignore_index=True)
     if table.empty:
@@ -65,8 +66,9 @@ def qat_kept_until(
 
     Not reproduced when most do lose at one of `kept_bits`, or do not at any of `lost_bits`.
     """
-    found = [_gains(records, minmax(bits)) for bits in (*kept_bits, *lost_bits)]
-    unlearned = _unlearned(records, [FP32])
+    rows = trainings(records)
+    found = [_gains(rows, minmax(bits)) for bits in (*kept_bits, *lost_bits)]
+    unlearned = _unlearned(rows, [FP32])
     tables, left_out = _decidable(found, unlearned)
     indexed = [table.set_index("policy") for table in tables]
     above, below = indexed[: len(kept_bits)], indexed[len(kept_bits) :]
@@ -96,9 +98,9 @@ def qat_beats_ptq(records: pd.DataFrame, min_policies: int = MIN_POLICIES) -> Fi
     count as a difference (Holm). PTQ is the paper's 8*, of weights; that of activations too is
     named where it is recorded.
     """
-    way = minmax(8)
-    found = _gains(records, way, ptq())
-    unlearned = _unlearned(records, [FP32, way])
+    rows, way = trainings(records), minmax(8)
+    found = _gains(rows, way, ptq())
+    unlearned = _unlearned(rows, [FP32, way])
     (table,), left_out = _decidable([found], unlearned)
     if table.empty:
         return _nothing([found], unlearned)
@@ -109,7 +111,7 @@ def qat_beats_ptq(records: pd.DataFrame, min_policies: int = MIN_POLICIES) -> Fi
     text = (f"QAT earns more than PTQ in {better.sum()} of {len(table)} policies, "
             f"certainly not by 5 % in {small.sum()}{_named(table['policy'][small])}"
             f"{left_out}{tied}")
-    text += _beside_w8a8(_gains(records, way, ptq(W8A8)), set(table["policy"]))
+    text += _beside_w8a8(_gains(rows, way, ptq(W8A8)), set(table["policy"]))
     good, bad = bool(better.all()), bool(same.any())
     return _decide(table, good, bad, text, min_policies, "smallest gain")
 
@@ -119,9 +121,9 @@ def qat_beats_fp32(records: pd.DataFrame, min_policies: int = MIN_POLICIES) -> F
 
     Not reproduced when half of them gain less than 5 %, and do not certainly gain (`at_least`).
     """
-    way = minmax(8)
-    found = _gains(records, way)
-    unlearned = _unlearned(records, [FP32, way])
+    rows, way = trainings(records), minmax(8)
+    found = _gains(rows, way)
+    unlearned = _unlearned(rows, [FP32, way])
     (table,), left_out = _decidable([found], unlearned)
     if table.empty:
         return _nothing([found], unlearned)
@@ -143,9 +145,9 @@ def qat_sometimes_beats_fp32(
 
     Not reproduced when it certainly gains less than 5 % in every policy at every width.
     """
-    ways = [minmax(each) for each in bits]
-    found = [_gains(records, way) for way in ways]
-    unlearned = _unlearned(records, [FP32, *ways])
+    rows, ways = trainings(records), [minmax(each) for each in bits]
+    found = [_gains(rows, way) for way in ways]
+    unlearned = _unlearned(rows, [FP32, *ways])
     tables, left_out = _decidable(found, unlearned)
     table = pd.concat(tables, ignore_index=True)
     if table.empty:
@@ -160,20 +162,19 @@ def qat_sometimes_beats_fp32(
     return _decide(table, good, bad, text, 1 if good else min_policies, "surest gain")
 
 
-def _gains(records: pd.DataFrame, way: Way, reference: Way = FP32) -> pd.DataFrame:
-    """`gains` of the records over the seeds that learned in `way` or in float32."""
-    if "returns" not in records:
-        return gains(trainings(records), way, reference)
-    pair = pd.concat([trained_in(records, each) for each in (FP32, way)])
-    return gains(trainings(of_learned_seeds(pair)), way, reference)
+def _gains(rows: pd.DataFrame, way: Way, reference: Way = FP32) -> pd.DataFrame:
+    """`gains` of the `trainings` over the seeds that learned in `way` or in float32."""
+    pair = of_learned_seeds(pd.concat([trained_in(rows, each) for each in (FP32, way)]))
+    return gains(rows.merge(pair[["policy", "seed"]].drop_duplicates()), way, reference)
 
 
-def _unlearned(records: pd.DataFrame, ways: Sequence[Way]) -> set[str]:
+def _unlearned(rows: pd.DataFrame, ways: Sequence[Way]) -> set[str]:
     """The policies that learned in none of these ways of training."""
-    if "returns" not in records:
-        return set()
-    rows = records[records["returns"].notna()]
-    return set.intersection(*(never_learned(trained_in(rows, way)) for way in ways))
+    found = []
+    for way in ways:
+        learned = trained_in(rows, way).groupby("policy")["learned"].any()
+        found.append({*learned.index[~learned.astype(bool)]})
+    return set.intersection(*found)
 
 
 def _decidable(

@@ -1,0 +1,24 @@
+"""Numbers in the words of tables."""
+
+from __future__ import annotations
+
+import math
+
+import pandas as pd
+
+from quarl_nb.report.stats import Interval
+
+AS_PERCENT = "z.1%"  # 0.0123 as 1.2%, without a negative zero
+
+
+def interval_texts(rows: pd.DataFrame, name: str, form: str) -> list[str]:
+    """The interval `name` of every row (`Interval.of`), formatted by `form`; "" for NaN."""
+    found = [Interval.of(row, name) for _, row in rows.iterrows()]
+    return ["" if math.isnan(each.value) else each.text(form) for each in found]
+
+
+def return_text(mean: Interval) -> str:
+    """A mean return, from 1000 on without decimals; "" for NaN."""
+    if math.isnan(mean.value):
+        return ""
+    return mean.text("z.0f" if abs(mean.value) >= 1000 else "z.1f")
