@@ -22,6 +22,7 @@ SETTINGS = ("precision", "runtime", "n_actors", "envs_per_actor", "pull_period",
             "samples_per_insert", "ez_greedy", "seed")  # fmt: skip
 # Of an environment, or an algorithm in it, that is no task of the studies: the paper's.
 DEFAULTS = {"steps": 40_000, "width": 2048, "pull_period": 1000, "samples_per_insert": 16.0}
+EPISODES_TOLD = 10
 
 
 def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
@@ -147,7 +148,9 @@ def _print_result(result: Result) -> None:
     print(f"{result.steps:,} steps and {result.updates:,} updates in {result.wall_s:.1f} s")
     if not result.updates:
         print("nothing was learned: the warm-up and the first batch take more steps")
-    print(f"mean return of the last 10 episodes: {result.recent_return():.1f}")
+    told = min(len(result.episodes), EPISODES_TOLD)
+    print(f"mean return of the last {told} episodes: {result.recent_return(told):.1f}" if told
+          else "no episode ended")
     if busy:
         print(f"actors' seconds: {', '.join(f'{k} {v}' for k, v in busy.items())}")
     print(f"{result.pulls} pulls of {result.payload_bytes:,} bytes, {result.restarts} restarts")

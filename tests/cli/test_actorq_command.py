@@ -49,6 +49,13 @@ def test_a_run_too_short_to_learn_anything_says_so(capsys):
     assert out.startswith("50 steps and 0 updates") and "nothing was learned" in out
 
 
+def test_a_run_tells_of_as_many_episodes_as_ended(capsys):
+    assert main([*SERIAL, "--env", "Pendulum-v1", "--algo", "ddpg", "--steps", "150"]) == 0
+    assert "\nno episode ended\n" in capsys.readouterr().out  # of 200 steps
+    assert main([*SERIAL, "--env", "Pendulum-v1", "--algo", "ddpg", "--steps", "450"]) == 0
+    assert "\nmean return of the last 2 episodes: -" in capsys.readouterr().out
+
+
 def test_an_error_leaves_what_was_done_until_then(tmp_path, capsys, broken_env):
     folder, checkpoint = tmp_path / "policy", tmp_path / "run.pt"
     command = [*SERIAL, "--env", broken_env, "--to", str(folder), "--checkpoint", str(checkpoint)]
