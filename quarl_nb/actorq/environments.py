@@ -135,7 +135,7 @@ def _check_spaces(env: gym.Env, spec: PolicySpec) -> None:
         fits = (
             isinstance(space, spaces.Box)
             and space.shape == head.shape
-            and np.allclose([space.low.ravel(), space.high.ravel()], [head.low, head.high])
+            and head.spans(space)
         )
     if not fits:
         raise QuarlError(f"the environment's actions are {brief(space)}, the policy's {wanted}")

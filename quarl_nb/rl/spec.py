@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from gymnasium import spaces
 
 from quarl_nb.errors import QuarlError, check_choice
 from quarl_nb.rl.layers import Layer
@@ -48,6 +49,10 @@ class Head:
     @property
     def discrete(self) -> bool:
         return self.kind in ("argmax", "sample")
+
+    def spans(self, space: spaces.Box) -> bool:
+        """Whether a continuous action's bounds are those of a space of the same shape."""
+        return np.allclose([space.low.ravel(), space.high.ravel()], [self.low, self.high])
 
     def actions(self, outputs: torch.Tensor, generator: torch.Generator | None) -> np.ndarray:
         """Actions of outputs ``[n, size]``: int64 ``[n]`` or float32 ``[n, *shape]``."""
