@@ -9,6 +9,7 @@ from quarl_nb.errors import QuarlError
 from quarl_nb.report.paper import published
 from quarl_nb.runner import plan, run_study
 from quarl_nb.store import ResultStore
+from quarl_nb.studies import actorq_training
 from quarl_nb.studies.actorq import RUNTIME, SCALING, SPEEDUP, STALENESS
 from quarl_nb.studies.actorq_training import train_evaluated
 from quarl_nb.studies.tasks import TASKS
@@ -88,6 +89,19 @@ def test_a_run_that_failed_leaves_what_was_measured_until_then(broken_env):
     measured = json.loads(note.removeprefix("Until then: "))
     assert measured["steps"] == 150 and measured["stopped"].endswith("no such wind")
     assert 0 < sum(measured["episodes"]["length"]) <= 150
+
+
+def test_policies_along_a_run_are_evaluated_alike_by_one_process_and_by_several(monkeypatch):
+    budget, curves = {"steps": 300, "evaluations": 2, "episodes": 3}, []
+    for few in (0, 1000):
+        monkeypatch.setattr(actorq_training, "FEW_EPISODES", few)
+        monkeypatch.setattr(actorq_training, "usable_cores", lambda: 2)
+        learner = make_algorithm("dqn", "CartPole-v1", width=8)
+        options = {"engine": "serial", "n_actors": 1, "samples_per_insert": 1.0}
+        _, curve = train_evaluated(learner, "CartPole-v1", budget, **options)
+        curves.append(curve["curve_returns"])
+    assert curves[0] == curves[1] and np.shape(curves[0]) == (3, 3)
+    assert len({*np.ravel(curves[0])}) > 1
 
 
 @pytest.mark.parametrize("study", [SPEEDUP, STALENESS, RUNTIME, SCALING])

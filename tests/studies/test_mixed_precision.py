@@ -50,6 +50,14 @@ def test_a_cell_times_updates_steps_and_a_run(small):
         assert to_json(measured)
 
 
+def test_a_gpus_fp32_is_fp32(small, monkeypatch):
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
+    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", True)
+    where, budget = MIXED_PRECISION.cells(SMOKE)[0]
+    MIXED_PRECISION.measure(where, budget)
+    assert not torch.backends.cudnn.allow_tf32 and not torch.backends.cuda.matmul.allow_tf32
+
+
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
 def test_parameters_and_optimizer_state_stay_fp32(small, precision):
     model = make_dqn(sized_recipe("A", precision), cell(precision))
