@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -418,6 +419,17 @@ def test_the_learner_waits_for_the_actors() -> None:
     assert some.verdict == "inconclusive" and "10 of 11 tasks" in some.measured
     two = learner_waits_more(every[every["seed"] < 2])
     assert two.verdict == "inconclusive" and "only 2 of 3 runs" in two.measured
+
+
+def test_one_run_in_the_papers_setting_does_not_hide_what_three_elsewhere_told() -> None:
+    elsewhere = make_records(["Walker Stand", "Reacher Hard"], device="cpu", n_actors=1)
+    papers = make_records(["Walker Stand"], seeds=[0])
+    for rule in (learner_waits_more, partial(speedup_above, precisions=["int8"], factor=1.5)):
+        both = rule(pd.concat([elsewhere, papers], ignore_index=True))
+        assert both.measured == rule(elsewhere).measured and "2 of 11 tasks" in both.measured
+        three = make_records(["Walker Stand"])
+        found = rule(pd.concat([elsewhere, three], ignore_index=True)).measured
+        assert "1 of 11 tasks" in found and "not the paper's setting" not in found
 
 
 def test_waiting_that_differs_from_run_to_run_decides_nothing() -> None:

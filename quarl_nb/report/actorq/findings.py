@@ -27,9 +27,19 @@ MIN_REDRAWN_RUNS = 5
 
 
 def preferred(rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows in the paper's setting, if there are any, else all."""
-    own = papers_setting(rows)
-    return (rows[own] if own.any() else rows).reset_index(drop=True)
+    """The rows in the paper's setting that are of enough runs to be told, if there are any, else
+    all that are, else all.
+
+    Args:
+        rows: of settings, with `runs` and, where they are compared with others, `base_runs`.
+    """
+    own, enough = papers_setting(rows), _fewest_runs(rows) >= MIN_RUNS
+    best = next((each for each in (own & enough, enough) if each.any()), slice(None))
+    return rows[best].reset_index(drop=True)
+
+
+def _fewest_runs(rows: pd.DataFrame) -> pd.Series:
+    return rows.filter(["runs", "base_runs"]).min(axis=1)
 
 
 def finding(
@@ -61,7 +71,7 @@ def of_enough_runs(
     Enough for what an actor's own step costs: the learner that it was measured beside does not
     matter where, as in the paper, it works on another processor.
     """
-    fewest = rows.filter(["runs", "base_runs"]).min(axis=None)
+    fewest = _fewest_runs(rows).min()
     if fewest < min_runs:
         verdict = "inconclusive"
         text += f" (only {fewest:.0f} of {min_runs} runs)"

@@ -81,21 +81,24 @@ def learner_waits_more(records: pd.DataFrame) -> Finding:
     timed = (parts["actor"] == FP32) & parts["step_s"].notna() if len(parts) else parts
     if not timed.any(axis=None):
         return NOT_MEASURED
-    runs = preferred(parts[timed])
+    runs = parts[timed].copy()
     runs["learner"] = runs["learner_wait"] / runs["step_s"]
     runs["actors"] = runs["actor_wait"] / runs["n_actors"] / runs["step_s"]
-    groups = [group for _, group in runs.groupby([*SETTING, *ACTOR], sort=False, dropna=False)]
-    more = [(group["learner"] - group["actors"]).tolist() for group in groups]
-    surely = [over_seeds(each, ALPHA / TASKS) for each in more]
-    rows = pd.DataFrame([dict(group.iloc[0]) | {"runs": len(group), "keys": tuple(group["key"])}
-                         for group in groups])  # fmt: skip
+    rows = preferred(pd.DataFrame([
+        dict(group.iloc[0]) | {
+            "runs": len(group), "keys": tuple(group["key"]),
+            "learner": group["learner"].mean(), "actors": group["actors"].mean(),
+            "more": (group["learner"] - group["actors"]).tolist(),
+        }
+        for _, group in runs.groupby([*SETTING, *ACTOR], sort=False, dropna=False)
+    ]))  # fmt: skip
+    surely = [over_seeds(each, ALPHA / TASKS) for each in rows["more"]]
     more_on_all = all(each.low > 0 for each in surely) and not missing_tasks(rows)
     verdict = decided(more_on_all, any(each.high < 0 for each in surely))
     text = "waiting, learner and actors: " + "; ".join(
-        f"{group['task'].iloc[0]} {group['learner'].mean():.0%} and {group['actors'].mean():.0%}"
-        for group in groups
+        f"{row['task']} {row['learner']:.0%} and {row['actors']:.0%}" for _, row in rows.iterrows()
     )
-    least = min(map(over_seeds, more), key=lambda each: each.value)
+    least = min(map(over_seeds, rows["more"]), key=lambda each: each.value)
     return finding(verdict, rows, f"{text}; {tasks_told(rows)}", least)
 
 
