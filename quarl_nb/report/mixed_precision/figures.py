@@ -28,15 +28,17 @@ def speedup_by_size(records: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
     if table.empty:
         raise NothingToDrawError("no policy has records in float32 and in half precision")
     with mpl.rc_context(STYLE):
-        fig = new_figure(COLUMN_IN, 2.4)
+        fig = new_figure(COLUMN_IN, 3.0)
         ax = fig.subplots()
         ax.axhline(1, color=GREY, lw=0.7)
         ax.axhline(PUBLISHED, color=GREY, lw=0.9, ls=":", label="published: 50 % faster")
-        for i, ((device, precision), rows) in enumerate(table.groupby(["device", "precision"])):
+        kinds = table.groupby(["device", "machine", "precision"])
+        for i, ((_, machine, precision), rows) in enumerate(kinds):
+            where = machine.rpartition(", ")[2]  # the GPU, if it has one
             for part, style in (("learner", "-"), ("training", "--")):
                 ax.errorbar(rows["parameters"], rows[part], yerr=interval_errors(rows, part),
                             ls=style, marker=MARKERS[i], color=CYCLE[i], elinewidth=0.8,
-                            label=f"{precision}, {device}: {_PARTS[part]}")
+                            label=f"{precision} on {where}: {_PARTS[part]}")
         names = table.drop_duplicates("parameters").sort_values("parameters")
         ax.set_xscale("log")
         ax.xaxis.set_minor_locator(NullLocator())
@@ -47,5 +49,5 @@ def speedup_by_size(records: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
         ax.set_ylim(0, None)
         ax.set_xlabel("policy and its parameters")
         ax.set_ylabel("speed-up over fp32\n(95 % within one process)")
-        ax.legend(loc="lower right")
+        fig.legend(loc="outside upper center")
     return fig, table.drop(columns="keys")
