@@ -190,9 +190,9 @@ def _unbroken(cell: Any) -> Any:
 
 
 def _provenance(rows: pd.DataFrame) -> dict[str, str]:
-    def distinct(name: str) -> str:
+    def distinct(name: str, missing: str = "not recorded") -> str:
         values = rows[name].dropna() if name in rows else pd.Series(dtype=object)
-        return ", ".join(sorted({str(value) for value in values})) or "not recorded"
+        return ", ".join(sorted({str(value) for value in values})) or missing
 
     packages = rows.get("provenance.packages", pd.Series(dtype=object)).dropna()
     used = {f"{name} {p[name]}" for p in packages for name in SHOWN_PACKAGES if name in p}
@@ -212,6 +212,7 @@ def _provenance(rows: pd.DataFrame) -> dict[str, str]:
         "packages": ", ".join(sorted(used)) or "not recorded",
         "Python": distinct("provenance.python"),
         "processor": distinct("provenance.cpu"),
+        "GPU": distinct("provenance.gpu", "none"),
         "cores": distinct("provenance.cores"),
         "system": distinct("provenance.os"),
     }

@@ -108,6 +108,7 @@ def provenance(records: pd.DataFrame, name: str) -> dict[str, Any]:
         "git_commits": distinct("provenance.git_commit"),
         "dirty": distinct("provenance.dirty"),
         "cpus": distinct("provenance.cpu"),
+        "gpus": distinct("provenance.gpu"),
         "python": distinct("provenance.python"),
         "records": sorted(records["key"]),
     }

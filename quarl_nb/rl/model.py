@@ -65,6 +65,11 @@ def make_model(
     return model
 
 
+def gpu_of(device: str) -> str | None:
+    """The name of the GPU that a device is; None for the processor, which provenance names."""
+    return torch.cuda.get_device_name(device) if torch.device(device).type == "cuda" else None
+
+
 def _with_classes(options: Mapping[str, Any]) -> dict[str, Any]:
     return {
         name: CLASSES.get(value, value) if isinstance(value, str) else value

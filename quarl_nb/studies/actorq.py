@@ -13,6 +13,8 @@ import torch
 from quarl_nb.actorq import Settings
 from quarl_nb.actorq.algorithms import make_algorithm
 from quarl_nb.errors import QuarlError, check_counts
+from quarl_nb.processor import usable_cores
+from quarl_nb.rl.model import gpu_of
 from quarl_nb.studies.actorq_training import train_evaluated
 from quarl_nb.studies.tasks import get_task, split_options
 from quarl_nb.study import Measurement
@@ -83,7 +85,10 @@ class ActorQStudy:
             budget["autocast"], **options,
         )  # fmt: skip
         settings = _settings(cell) | {"reopen": self.reopens} | actors_options
-        result, curve = train_evaluated(algorithm, task.env_id, budget, **settings)
+        # Afterwards, when the actors have left their cores: a timed study has them to itself.
+        result, curve = train_evaluated(
+            algorithm, task.env_id, budget, usable_cores(), **settings
+        )
         measured = result.as_measured() | curve
         measured["run_s"] = measured.pop("wall_s")  # of the run alone; `wall_s` is the cell's
         episodes = measured.pop("episodes")
@@ -93,7 +98,10 @@ class ActorQStudy:
             "age_mean": ages.mean(), "age_p50": np.median(ages), "age_p95": np.quantile(ages, 0.95),
             "messages": len(ages), "episodes_finished": len(episodes["steps"]),
         }  # fmt: skip
-        return Measurement(measured, backend=cell["runtime"], arrays=arrays | {"ages": ages})
+        return Measurement(
+            measured, backend=cell["runtime"], arrays=arrays | {"ages": ages},
+            extra={"device_name": gpu_of(budget["device"])},
+        )
 
 
 def _split(actor: str) -> tuple[str, str]:

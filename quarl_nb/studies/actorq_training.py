@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from itertools import repeat
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -15,29 +17,36 @@ from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 
 from quarl_nb.actorq import ActorQ, Result, Saving
 from quarl_nb.actorq.result import ROLES
+from quarl_nb.energy import EnergyMeter
 from quarl_nb.errors import QuarlError
 from quarl_nb.inference import fast_policy
 from quarl_nb.processes import SPAWN, child_environment, end_with_parent
-from quarl_nb.processor import usable_cores
 from quarl_nb.rl.evaluate import evaluate
 from quarl_nb.rl.policies import load_policy
 from quarl_nb.store import to_json
 from quarl_nb.studies.ptq import FIRST_SEED
 
-FEW_EPISODES = 40  # evaluated sooner than processes for them start
+START_S = 6.0  # of a process that evaluates: its imports
 
 
 def train_evaluated(
-    algorithm: OffPolicyAlgorithm, env_id: str, budget: Mapping[str, Any], **options: Any
+    algorithm: OffPolicyAlgorithm, env_id: str, budget: Mapping[str, Any], processes: int = 1,
+    **options: Any,
 ) -> tuple[Result, dict[str, Any]]:
     """Train by ActorQ; afterwards evaluate what the learner's policy was along the run.
 
     Args:
         budget: `steps`, `evaluations` along them (0: none) and `episodes` each.
+        processes: that may evaluate at once.
         options: of `ActorQ`.
 
+    Returns:
+        What the run did; its `learning_curve`, and the `run_energy` (as a record's `energy`) of the
+        run alone.
+
     Raises:
-        QuarlError: the run failed or was interrupted; its note holds what was measured until then.
+        QuarlError: the run, or its evaluation, failed or was interrupted; its note holds what was
+            measured until then.
     """
     with TemporaryDirectory() as folder:
         every = max(1, budget["steps"] // max(1, budget["evaluations"]))
@@ -45,17 +54,21 @@ def train_evaluated(
         saving = Saving(snapshots=snapshots, snapshot_every=every)
         actorq = ActorQ(algorithm, env_id, saving=saving, **options)
         try:
-            result = actorq.learn(budget["steps"], progress_bar=False)
+            with EnergyMeter(gpus=algorithm.device.type != "cpu") as meter:
+                result = actorq.learn(budget["steps"], progress_bar=False)
             if result.stopped != "done":
                 raise QuarlError(f"the run was {result.stopped}")
+            curve = learning_curve(result, env_id, budget, processes)
         except QuarlError as error:
             done = to_json(actorq.result.as_measured())
             error.add_note(f"Until then: {json.dumps(done)}")  # for the cell's error file
             raise
-        return result, learning_curve(result, env_id, budget)
+        return result, curve | {"run_energy": meter.as_record()}
 
 
-def learning_curve(result: Result, env_id: str, budget: Mapping[str, Any]) -> dict[str, Any]:
+def learning_curve(
+    result: Result, env_id: str, budget: Mapping[str, Any], processes: int = 1
+) -> dict[str, Any]:
     """Returns of the learner's full-precision policy along the run, the same seeds each time.
 
     ("We measure the quality of the full precision policy from the learner", section 2.) Beside them
@@ -69,22 +82,39 @@ def learning_curve(result: Result, env_id: str, budget: Mapping[str, Any]) -> di
         "curve_wall_s": [snapshot.wall_s for snapshot in result.snapshots],
         "curve_cpu_s": {role: [snapshot.cpu_s[role] for snapshot in result.snapshots]
                         for role in ROLES},
-        "curve_returns": _evaluated(folders, env_id, seeds),
+        "curve_returns": _evaluated(folders, env_id, seeds, processes),
     }  # fmt: skip
 
 
 def _evaluated(
-    folders: Sequence[Path], env_id: str, seeds: Sequence[int]
+    folders: Sequence[Path], env_id: str, seeds: Sequence[int], processes: int
 ) -> list[list[float]]:
-    """Returns of the policies in `folders`, on all cores: the actors have left theirs."""
-    processes = min(usable_cores(), len(folders))
-    if processes < 2 or len(folders) * len(seeds) < FEW_EPISODES:
-        return [_returns(folder, env_id, seeds) for folder in folders]
+    """Returns of the policies in `folders`, by several processes where one would take long.
+
+    Raises:
+        QuarlError: a process died.
+    """
+    found: list[list[float]] = []
+    started = time.perf_counter()
+    for done, folder in enumerate(folders, start=1):
+        found.append(_returns(folder, env_id, seeds))
+        left = folders[done:]
+        left_s = (time.perf_counter() - started) / done * len(left)
+        if min(processes, len(left)) > 1 and left_s > 2 * START_S:
+            return found + _evaluated_in_parallel(left, env_id, seeds, min(processes, len(left)))
+    return found
+
+
+def _evaluated_in_parallel(
+    folders: Sequence[Path], env_id: str, seeds: Sequence[int], processes: int
+) -> list[list[float]]:
     pool = ProcessPoolExecutor(processes, SPAWN, initializer=end_with_parent)
     try:
         with child_environment():
             found = pool.map(_returns, folders, repeat(env_id), repeat(seeds))
         return list(found)
+    except BrokenProcessPool as error:
+        raise QuarlError("a process that evaluated died (out of memory?)") from error
     finally:
         pool.shutdown(cancel_futures=True)
 

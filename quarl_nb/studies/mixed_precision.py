@@ -19,11 +19,11 @@ from stable_baselines3 import DQN
 from stable_baselines3.common.logger import Logger
 
 from quarl_nb.energy import EnergyMeter
-from quarl_nb.errors import QuarlError, check_choice, check_counts, check_seeds
+from quarl_nb.errors import QuarlError, UnavailableError, check_choice, check_counts, check_seeds
 from quarl_nb.processes import keep_freed_memory
 from quarl_nb.rl.evaluate import evaluate
 from quarl_nb.rl.fast_cnn import PRECISIONS, LossScaler
-from quarl_nb.rl.model import make_model
+from quarl_nb.rl.model import gpu_of, make_model
 from quarl_nb.rl.policies import PolicyNet
 from quarl_nb.rl.recipes import Recipe, get_recipe
 from quarl_nb.studies.ptq import ATARI_EPISODES, FIRST_SEED
@@ -61,7 +61,7 @@ class MixedPrecisionStudy:
 
         Raises:
             QuarlError: an unknown policy, precision or device, one to `converge` that is not in
-                `policies`, or a number out of its range.
+                `policies`, or a number out of its range; no device that is here.
         """
         for name in (*parameters["policies"], *parameters["converge"]):
             check_choice("policy", name, POLICIES)
@@ -72,6 +72,10 @@ class MixedPrecisionStudy:
             check_choice("precision of training", precision, PRECISIONS)
         for device in parameters["devices"]:
             check_choice("device", device, DEVICES)
+        devices = [device for device in parameters["devices"]
+                   if device == "cpu" or torch.cuda.is_available()]
+        if not devices:
+            raise UnavailableError("device 'cuda' was asked for, but torch finds no CUDA GPU")
         recipe = get_recipe(RECIPE)
         timing = {name: parameters[name] for name in ("repeats", "stored", "run_steps")}
         training = {name: parameters[name] for name in
@@ -85,10 +89,8 @@ class MixedPrecisionStudy:
             budget = timing | (training if trained else {})
             seeds = parameters["seeds"] if trained else parameters["seeds"][:1]
             for device, precision, seed in product(
-                parameters["devices"], parameters["precisions"], seeds
+                devices, parameters["precisions"], seeds
             ):
-                if device == "cuda" and not torch.cuda.is_available():
-                    continue
                 if (device, precision) == ("cpu", "fp16"):
                     continue  # no CPU of ours computes in it
                 cell = {"policy": policy, "algo": recipe.algo, "env_id": recipe.env_id,
@@ -108,7 +110,7 @@ class MixedPrecisionStudy:
         if "timesteps" in budget:
             returns, arrays = converge(make_dqn(recipe, cell), recipe.env_id, budget)
             measured |= returns
-        extra = {"hyperparameters_source": recipe.source, "device_name": device_name(cell)}
+        extra = {"hyperparameters_source": recipe.source, "device_name": gpu_of(cell["device"])}
         return Measurement(measured, backend="torch", arrays=arrays, extra=extra)
 
 
@@ -218,11 +220,6 @@ def converge(
         "training_s": trained.training_s,
     }  # fmt: skip
     return measured, trained.curves
-
-
-def device_name(cell: Mapping[str, Any]) -> str | None:
-    """The GPU's; None for the CPU, which a record's provenance names."""
-    return torch.cuda.get_device_name() if cell["device"] == "cuda" else None
 
 
 SMOKE = {"policies": ["A"], "precisions": ["fp32", "bf16"], "devices": ["cpu"], "repeats": 2,

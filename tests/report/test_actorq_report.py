@@ -165,6 +165,9 @@ def test_times_beside_two_gpus_are_not_compared() -> None:
     # One that idles beside a learner on the processor is no part of the setting.
     idle = actorq.runs.speedups(both.assign(**{"budget.device": "cpu"}))
     assert len(idle) == 2 and set(idle["gpu"]) == {""}
+    # A record that tells the learner's: of several GPUs it need not be the first.
+    named = both.assign(**{"extra.device_name": both["precision"].map({"fp32": "A100"})})
+    assert sorted(actorq.runs.actorq_runs(named)["gpu"]) == 3 * ["A100"] + 3 * ["H200"]
 
 
 def test_times_beside_two_gpus_stand_in_rows_of_their_own() -> None:

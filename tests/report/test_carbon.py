@@ -108,10 +108,17 @@ def test_parts_are_their_own_and_add_up() -> None:
 
 def test_a_gpu_is_the_learners() -> None:
     frame = planted()
-    with_gpu = frame.assign(**{"energy.gpu_energy_j": 3.0 * frame["wall_s"]})
+    # What evaluations draw in the rest of the cell is nobody's.
+    with_gpu = frame.assign(
+        run_energy=[{"gpu_energy_j": 3.0 * seconds} for seconds in frame["run_s"]],
+        **{"energy.gpu_energy_j": 9.0 * frame["wall_s"]},
+    )
     before, after = (row_of(emissions(f), TORCH, "million steps", "learner")["kg"]
                      for f in (frame, with_gpu))  # fmt: skip
     assert after - before == pytest.approx(1e3 * 3.0 * TORCH_S / 4 * 1000 * KG_PER_J)
+    assert costed_runs(frame.drop(columns="run_energy")).empty
+    on_cpu = frame.drop(columns="run_energy").assign(**{"budget.device": "cpu"})
+    assert len(costed_runs(on_cpu)) == len(frame)
 
 
 def test_assumptions_change_what_they_say() -> None:
@@ -409,6 +416,12 @@ def test_energy_of_studies_adds_up_and_says_what_is_estimated() -> None:
     assert found["kwh"].tolist() == pytest.approx(3 * [9000 / 3.6e6])  # 5 W a CPU-second
     assert found["kg"].tolist() == pytest.approx(3 * [9e-4])
     assert found["cpu_h"].tolist() == 3 * [0.5]
+    with_gpu = pd.concat([frames["ptq"], frames["ptq"].iloc[[0]].assign(**{
+        "energy.energy_j": 99_000.0, "energy.gpu_energy_j": 90_000.0, "device": "cuda",
+        "provenance.gpu": "a GPU"})])  # fmt: skip
+    both = study_energy({"ptq": with_gpu})
+    assert [*both["device"]] == [*3 * ["cpu"], "a GPU"]
+    assert both["kwh"].tolist() == pytest.approx([*found["kwh"], 99_000 / 3.6e6])
     (line,) = study_energy_table(found, ["study"]).to_dict("records")
     assert line["cells"] == 3 and line["kWh"] == "0.0075" and line["kg CO2e"] == "0.0027"
     assert line["Wh a cell"] == "2.5" and line["cores busy with others"] == "0.5"

@@ -65,6 +65,22 @@ def test_ratios_are_those_of_the_medians():
     assert on_gpu["fp32_update_s"] == pytest.approx(0.3)  # wall seconds there
 
 
+def test_both_precisions_have_the_same_environment():
+    found = records({"A": 2.0}, jitter=0.0)
+    found["env_step_cpu_s"] = [0.001, 0.003]  # the machine's noise
+    # 0.002 + 0.001 + 0.025 over 0.002 + 0.001 + 0.0125.
+    assert speedups(found).iloc[0]["training"] == pytest.approx(0.028 / 0.0155)
+
+
+def test_a_table_of_several_devices_names_them_and_numbers_no_rows():
+    cpu = records({"A": 2.0, "B": 2.0}).assign(**{"provenance.cpu": "a processor"})
+    gpu = records({"A": 2.0, "B": 2.0}, device="cuda")
+    gpu = gpu.assign(key=gpu["key"] + "gpu", **{"extra.device_name": "a GPU"})
+    tidy, shown = speedup_tables(pd.concat([gpu, cpu], ignore_index=True))
+    assert [*tidy.index] == [*range(4)] and [*tidy["policy"]] == ["A", "B", "A", "B"]
+    assert [text.split(", ")[-1] for text in shown["machine"]] == 2 * ["a processor"] + 2 * ["a GPU"]
+
+
 def test_times_of_two_processors_are_not_compared():
     found = records({"A": 2.0, "B": 4.0})
     found["provenance.cpu"] = ["one", "one", "one", "another"]

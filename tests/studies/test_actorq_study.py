@@ -50,6 +50,9 @@ def test_a_cell_is_one_run_from_actors_to_records(tmp_path):
     assert measured["pulls"] >= 14 and measured["payload_bytes"] < 6000
     assert len(arrays["episode_wall_s"]) == measured["episodes_finished"] > 20
     assert len(arrays["ages"]) == measured["messages"] and arrays["ages"].min() >= 0
+    run, cell = measured["run_energy"], record["energy"]
+    assert 0 < run["cpu_s"] < cell["cpu_s"] and 0 < run["energy_j"] < cell["energy_j"]
+    assert record["extra"] == {"device_name": None}
     assert set(measured["actor_s"]) >= {"environment", "inference", "pull", "load", "wait"}
     assert record["cell"]["pull_period"] == 100 and record["cell"]["communication"] == "int8"
 
@@ -69,7 +72,7 @@ def test_a_tasks_options_go_to_its_algorithm_and_those_of_actors_to_actorq(monke
     class Stop(Exception):
         pass
 
-    def train(algorithm, env_id, budget, **settings):
+    def train(algorithm, env_id, budget, processes, **settings):
         raise Stop(algorithm.gamma, env_id, settings["ez_greedy"], settings["reopen"])
 
     monkeypatch.setattr("quarl_nb.studies.actorq.train_evaluated", train)
@@ -93,12 +96,11 @@ def test_a_run_that_failed_leaves_what_was_measured_until_then(broken_env):
 
 def test_policies_along_a_run_are_evaluated_alike_by_one_process_and_by_several(monkeypatch):
     budget, curves = {"steps": 300, "evaluations": 2, "episodes": 3}, []
-    for few in (0, 1000):
-        monkeypatch.setattr(actorq_training, "FEW_EPISODES", few)
-        monkeypatch.setattr(actorq_training, "usable_cores", lambda: 2)
+    for start_s in (0.0, 1000.0):
+        monkeypatch.setattr(actorq_training, "START_S", start_s)
         learner = make_algorithm("dqn", "CartPole-v1", width=8)
         options = {"engine": "serial", "n_actors": 1, "samples_per_insert": 1.0}
-        _, curve = train_evaluated(learner, "CartPole-v1", budget, **options)
+        _, curve = train_evaluated(learner, "CartPole-v1", budget, processes=2, **options)
         curves.append(curve["curve_returns"])
     assert curves[0] == curves[1] and np.shape(curves[0]) == (3, 3)
     assert len({*np.ravel(curves[0])}) > 1

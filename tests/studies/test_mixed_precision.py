@@ -52,10 +52,9 @@ def test_a_cell_times_updates_steps_and_a_run(small):
 
 def test_a_gpus_fp32_is_fp32(small, monkeypatch):
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
-    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", True)
     where, budget = MIXED_PRECISION.cells(SMOKE)[0]
     MIXED_PRECISION.measure(where, budget)
-    assert not torch.backends.cudnn.allow_tf32 and not torch.backends.cuda.matmul.allow_tf32
+    assert not torch.backends.cudnn.allow_tf32
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
@@ -114,6 +113,12 @@ def test_cells_have_the_precisions_that_a_device_computes_in(monkeypatch):
             assert made == [(kind, seed) for kind in expected for seed in seeds]
         trained = {c["policy"] for c, budget in found if "timesteps" in budget}
         assert trained == {"A"}
+
+
+def test_a_gpu_that_is_not_there_is_told(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(QuarlError, match="'cuda' was asked for, but torch finds no CUDA GPU"):
+        MIXED_PRECISION.cells(SMOKE | {"devices": ["cuda"]})
 
 
 def test_policies_grow_as_the_paper_says():

@@ -32,6 +32,8 @@ SETTING = ["task", "env_id", "algo", "width", "n_actors", "envs_per_actor", "pul
 ANYWHERE = [name for name in SETTING if name not in MACHINE]
 BUT_PULLS = [name for name in ANYWHERE if name != "pull_period"]
 ACTOR = ["precision", "runtime", "communication"]
+# Of the learner, and where a record does not tell, of the first in its machine.
+GPU_NAMES = ["extra.device_name", "provenance.gpu"]
 AXES = {"time_s": "curve_wall_s", "steps": "curve_steps", "updates": "curve_updates"}
 
 
@@ -50,24 +52,25 @@ def actorq_runs(records: pd.DataFrame) -> pd.DataFrame:
     if records.empty or "actor_s" not in records:
         return pd.DataFrame()
     unused = records.columns.str.match(r"(provenance|energy|extra)\.")
-    needed = ~unused | records.columns.isin([*SETTING, "provenance.gpu"])
+    needed = ~unused | records.columns.isin([*SETTING, *GPU_NAMES])
     rows = records.loc[records["actor_s"].notna(), needed].copy()
-    for name in (*SETTING, "budget.options", "provenance.gpu"):
+    for name in (*SETTING, "budget.options", *GPU_NAMES):
         if name not in rows:
             rows[name] = ""
     rows["batch_size"] = [_batch_size(options) for options in rows["budget.options"]]
     rows["options"] = [json.dumps(options, sort_keys=True) for options in rows["budget.options"]]
     rows["actor"] = rows["precision"] + "/" + rows["runtime"]
-    rows["gpu"] = [*map(_learners_gpu, rows["budget.device"], rows["provenance.gpu"])]
+    rows["gpu"] = [*map(_learners_gpu, rows["budget.device"], *(rows[name] for name in GPU_NAMES))]
     rows["run_s"] = _loop_s(rows)
     rows["order"] = [(*ACTORS, actor).index(actor) for actor in rows["actor"]]
     rows = rows.sort_values([*SETTING, "order", *ACTOR, "seed"], kind="stable")
     return rows.drop_duplicates([*SETTING, *ACTOR, "seed"]).reset_index(drop=True)
 
 
-def _learners_gpu(device: object, gpu: object) -> str:
-    """The name of the machine's GPU, if the learner's device is one."""
-    return gpu if isinstance(gpu, str) and device not in ("cpu", "") else ""
+def _learners_gpu(device: object, *names: object) -> str:
+    """The first of the GPU's names that is known, if the learner's device is one."""
+    known = (name for name in names if isinstance(name, str) and name)
+    return next(known, "") if device not in ("cpu", "") else ""
 
 
 def _loop_s(rows: pd.DataFrame) -> pd.Series:

@@ -28,8 +28,8 @@ PERS: tuple[Per, ...] = ("return", "million steps")
 ROLES = ("learner", "actors", "quantizer")
 PARTS = (*ROLES, "memory")
 ALL = "all"  # of `PARTS` together
-ENERGY = ("cpu_s", "cpu_energy_j", "gpu_energy_j", "ram_energy_j", "assumed_watts",
-          "grid_kg_per_kwh", "grid_source", "method", "watts_source", "other_cpu_s")  # fmt: skip
+ENERGY = ("cpu_s", "cpu_energy_j", "ram_energy_j", "assumed_watts", "grid_kg_per_kwh",
+          "grid_source", "method", "watts_source", "other_cpu_s")  # fmt: skip
 SUSPENDED = "energy.suspended_s"
 
 
@@ -56,8 +56,9 @@ def costed_runs(records: pd.DataFrame, assumed: Assumptions = AS_RECORDED) -> pd
     """`learning_runs` that recorded their CPU-seconds along the way, with what they used.
 
     Adds, for every one of `PARTS` and for `ALL`, curve_<part>_kwh: kWh since the actors started,
-    at every evaluation. A GPU is the learner's, evenly over the cell's time. Adds the grid's
-    kg_per_kwh, the fields `ENERGY` of the record, and `SUSPENDED` where it is told.
+    at every evaluation. A GPU is the learner's, evenly over the run's time. Adds the grid's
+    kg_per_kwh, the fields `ENERGY` of the record, and `SUSPENDED` where it is told. Left out are
+    runs on a GPU that recorded the joules of the cell alone, evaluations and all.
 
     Args:
         records: `ResultStore.frame` of an ActorQ study.
@@ -68,12 +69,21 @@ def costed_runs(records: pd.DataFrame, assumed: Assumptions = AS_RECORDED) -> pd
         return pd.DataFrame()
     names += {SUSPENDED} & {*records}  # older records do not tell
     runs = runs[runs["curve_cpu_s"].notna()].merge(records[["key", *names]], on="key")
-    runs = runs[runs["energy.cpu_energy_j"].notna()].reset_index(drop=True)
+    of_runs = runs["run_energy"] if "run_energy" in runs else [None] * len(runs)
+    runs["gpu_j"] = [*map(_gpu_joules, runs["budget.device"], of_runs)]
+    runs = runs[runs[["energy.cpu_energy_j", "gpu_j"]].notna().all(axis=1)].reset_index(drop=True)
     joules = [_joules(row, assumed) for _, row in runs.iterrows()]
     for part in (*PARTS, ALL):
         runs[f"curve_{part}_kwh"] = [list(parts[part] / JOULES_PER_KWH) for parts in joules]
     recorded = runs["energy.grid_kg_per_kwh"]
     return runs.assign(kg_per_kwh=recorded if assumed.kg_per_kwh is None else assumed.kg_per_kwh)
+
+
+def _gpu_joules(device: object, run_energy: object) -> float:
+    """Of a whole run: none with its learner on the processor, NaN where they were not recorded."""
+    if device in ("cpu", ""):
+        return 0.0
+    return run_energy["gpu_energy_j"] if isinstance(run_energy, dict) else np.nan
 
 
 def _joules(run: pd.Series, assumed: Assumptions) -> dict[str, Floats]:
@@ -83,7 +93,7 @@ def _joules(run: pd.Series, assumed: Assumptions) -> dict[str, Floats]:
     if watts is None:
         watts = run["energy.cpu_energy_j"] / run["energy.cpu_s"]
     found = {role: watts * np.asarray(run["curve_cpu_s"][role], float) for role in ROLES}
-    found["learner"] = found["learner"] + run["energy.gpu_energy_j"] / run["wall_s"] * seconds
+    found["learner"] = found["learner"] + run["gpu_j"] / run["run_s"] * seconds
     memory = {"share": run["energy.ram_energy_j"] / run["wall_s"], "none": 0.0,
               "all": run["energy.assumed_watts"]["ram"]}[assumed.memory]  # fmt: skip
     if run["energy.method"].startswith("pmic"):

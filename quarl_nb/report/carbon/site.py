@@ -19,6 +19,17 @@ STUDIES = (*TRAININGS, "actorq_runtime", "actorq_scaling", "actorq_variants", "l
            "navigation")  # fmt: skip
 
 
+OF_TRAINING = ["study", "task", "precision", "device"]  # what its energy is told by
+
+
+def trainings(frames: Mapping[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
+    """The records of `TRAININGS` that trained: in mixed_precision some only time updates."""
+    found = {name: frames[name] for name in TRAININGS}
+    timed = found["mixed_precision"]
+    trained = timed["returns"].notna() if "returns" in timed else [False] * len(timed)
+    return found | {"mixed_precision": timed[trained]}
+
+
 def tables_of(frames: Mapping[str, pd.DataFrame]) -> dict[str, Table]:
     """Tables by name, those without records left out.
 
@@ -27,10 +38,10 @@ def tables_of(frames: Mapping[str, pd.DataFrame]) -> dict[str, Table]:
     """
     runs = _costed(frames["actorq"])
     found, varied = emissions(runs), sensitivity(runs)
-    trained = {name: frames[name] for name in TRAININGS}
+    trained = trainings(frames)
     made = {
         "carbon_energy_by_study": _energy({name: frames[name] for name in STUDIES}, ["study"]),
-        "carbon_energy_of_training": _energy(trained, ["study", "task", "precision"]),
+        "carbon_energy_of_training": _energy(trained, OF_TRAINING),
     }
     for per in PERS if len(found) else ():
         name, here = per.replace(" ", "_"), found[found["per"] == per]

@@ -11,20 +11,21 @@ from quarl_nb.report.carbon.costs import JOULES_PER_KWH, SUSPENDED
 
 CPU_TIME = "cpu_time"  # records of the first meter: CPU-seconds, no joules
 ASLEEP = ", asleep in between"  # the machine; a counter may have counted that or not
-GROUP = ["study", "task", "precision", "method"]
+GROUP = ["study", "task", "precision", "device", "method"]
 
 
 def study_energy(frames: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
-    """A row a study, task, precision and method of metering.
+    """A row a study, task, precision, device and method of metering.
 
     Where a record holds CPU-seconds alone (`cpu_time`), its joules are those times the joules a
-    CPU-second of all records that hold both, and the grid is theirs.
+    CPU-second of all records that hold both, a GPU's left out, and the grid is theirs.
 
     Args:
         frames: records by name of the study.
 
     Returns:
-        study, task (the name of the policy, or of the environment), precision, method, cells,
+        study, task (the name of the policy, or of the environment), precision, device (of the
+        learner: a GPU by its name), method, cells,
         wall_h, cpu_h, kwh, kg (CO2e), others_h (CPU-hours of others on the machine) in told_h (of
         the cells that recorded it), profile.
     """
@@ -34,7 +35,8 @@ def study_energy(frames: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
         return pd.DataFrame()
     cells = pd.concat(parts, ignore_index=True)
     metered = cells[cells["joules"].notna()]
-    watts = metered["joules"].sum() / metered["cpu_s"].sum() if len(metered) else np.nan
+    without_gpu = metered["joules"] - metered["gpu_joules"]
+    watts = without_gpu.sum() / metered["cpu_s"].sum() if len(metered) else np.nan
     joules = cells["joules"].fillna(watts * cells["cpu_s"])
     cells["kwh"] = joules / JOULES_PER_KWH
     cells["kg"] = cells["kwh"] * cells["grid"].fillna(metered["grid"].mean())
@@ -54,13 +56,23 @@ def _cells(rows: pd.DataFrame) -> pd.DataFrame:
     asleep, others = numbers(SUSPENDED) > 0, numbers("energy.other_cpu_s")
     return pd.DataFrame({
         "task": task, "precision": rows["precision"] if "precision" in rows else "",
+        "device": _devices(rows),
         "method": method.where(~asleep, method + ASLEEP), "profile": rows["profile"],
         "wall_h": rows["wall_s"] / 3600, "cpu_h": rows["energy.cpu_s"] / 3600,
         "cpu_s": rows["energy.cpu_s"],
         "joules": numbers("energy.energy_j").where(method != CPU_TIME),
+        "gpu_joules": numbers("energy.gpu_energy_j").fillna(0),
         "grid": numbers("energy.grid_kg_per_kwh"),
         "others_h": others / 3600, "told_h": rows["wall_s"].where(others.notna()) / 3600,
     })  # fmt: skip
+
+
+def _devices(rows: pd.DataFrame) -> pd.Series:
+    """Where each row's networks were trained: "cpu", or the name of its GPU."""
+    devices = next((rows[name] for name in ("device", "budget.device") if name in rows), None)
+    if devices is None or "provenance.gpu" not in rows:
+        return pd.Series("cpu", rows.index)
+    return rows["provenance.gpu"].where(devices.fillna("cpu") != "cpu", "cpu")
 
 
 def study_energy_table(found: pd.DataFrame, by: list[str]) -> pd.DataFrame:

@@ -24,7 +24,7 @@ def speedups(records: pd.DataFrame) -> pd.DataFrame:
 
     Times are CPU seconds of the one thread that computes, so that what else runs on the machine
     counts little; with a GPU, wall seconds. A training step is one environment step, one decision,
-    and its share of an update.
+    and its share of an update. Environment steps have no precision: both sides have their mean.
 
     Args:
         records: `ResultStore.frame("mixed_precision")`.
@@ -50,7 +50,9 @@ def speedups(records: pd.DataFrame) -> pd.DataFrame:
             own_seed = zlib.crc32(f"{policy}{device}{seed}".encode())
             rows.append(_row(base.iloc[0], half, own_seed))
     found = pd.DataFrame(rows)
-    return found.sort_values(["device", "precision", "parameters"]) if len(found) else found
+    if found.empty:
+        return found
+    return found.sort_values(["device", "precision", "parameters"], ignore_index=True)
 
 
 def _machine(record: pd.Series) -> str:
@@ -61,7 +63,9 @@ def _machine(record: pd.Series) -> str:
 
 def _row(base: pd.Series, half: pd.Series, seed: int) -> dict[str, object]:
     fp32, ours = (np.asarray(_time(row, "update"), float) for row in (base, half))
-    (rest, every), (half_rest, half_every) = _rest_of_step(base), _rest_of_step(half)
+    env_step_s = np.mean([_time(row, "env_step") for row in (base, half)])
+    rest, half_rest = (env_step_s + _time(row, "act") for row in (base, half))
+    every, half_every = (int(row["train_freq"]) for row in (base, half))  # steps an update
     # Both of the same draws: all that a step takes besides is a number.
     learner, training = (median_ratio(x, y, np.random.default_rng(seed)) for x, y in (
         (fp32, ours), (rest + fp32 / every, half_rest + ours / half_every)))  # fmt: skip
@@ -86,11 +90,6 @@ def _time(record: pd.Series, part: str) -> Any:
     return record[f"{part}_s" if record["device"] == "cuda" else f"{part}_cpu_s"]
 
 
-def _rest_of_step(record: pd.Series) -> tuple[float, int]:
-    """Seconds of a training step that are no update, and the steps between updates."""
-    return _time(record, "env_step") + _time(record, "act"), int(record["train_freq"])
-
-
 def speedup_tables(records: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
     """`speedups`, tidy and for reading."""
     tidy = speedups(records)
@@ -98,7 +97,7 @@ def speedup_tables(records: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
         return tidy, tidy
     shown = pd.DataFrame({
         "policy": tidy["policy"], "parameters": tidy["parameters"].map("{:,}".format),
-        "device": tidy["device"], "precision": tidy["precision"],
+        "device": tidy["device"], "machine": tidy["machine"], "precision": tidy["precision"],
         "update fp32 (ms)": tidy["fp32_update_s"].map(lambda s: f"{1000 * s:.4g}"),
         "update (ms)": tidy["update_s"].map(lambda s: f"{1000 * s:.4g}"),
         "learner [95 %]": interval_texts(tidy, "learner", ".2f"),
