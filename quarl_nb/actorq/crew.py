@@ -34,6 +34,7 @@ class Crew(ABC, Generic[M]):
         self.tasks = list(tasks)
         self.members: dict[str, M] = {}
         self.early_deaths: Counter[str] = Counter()
+        self.heard_at: Counter[str] = Counter()  # the run's steps after an actor's last message
         self.quantizing, self.published = False, self.learner.updates
         self.cores = SharedCores(len(tasks))
 
@@ -69,8 +70,9 @@ class Crew(ABC, Generic[M]):
             can_update = learner.can_update()
             with learner.timed("wait"):
                 ready = self.ready(0.0 if can_update else IDLE_S)
-            for member in ready:
-                if not run.finished:
+            # Whoever was not heard for longest comes first, or one actor might fill all the room.
+            for member in sorted(ready, key=lambda one: self.heard_at[one.name]):
+                if not run.finished and (member.name == QUANTIZER or learner.can_receive()):
                     self._take(member)
             if can_update:
                 self.cores.share()
@@ -131,6 +133,7 @@ class Crew(ABC, Generic[M]):
         self.early_deaths[member.name] = 0
         if isinstance(message, Transitions):
             self.run.receive(message)
+            self.heard_at[member.name] = self.learner.steps
             self.cores.heard_from(message)
             member.send(self.learner.orders)
         else:

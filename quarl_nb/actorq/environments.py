@@ -51,9 +51,24 @@ def env_factory(
         raise QuarlError(f"env is a {type(env).__name__}, not a name or a function that makes one")
     assert algorithm.env is not None
     transpose = unwrap_vec_wrapper(algorithm.env, VecTransposeImage)
+    space = algorithm.observation_space
     if transpose is not None and not transpose.skip:
-        return partial(channels_first, make, algorithm.observation_space.shape)
-    return make
+        make = partial(channels_first, make, space.shape)
+    return partial(_make_castable, make, space.dtype)
+
+
+def _make_castable(make: Callable[[], gym.Env], dtype: np.dtype | None) -> gym.Env:
+    """An environment whose observations a replay buffer of type `dtype` can hold."""
+    env = make()
+    space = env.observation_space if isinstance(env, gym.Env) else None
+    if space is None or space.dtype is None or dtype is None:
+        return env  # refused elsewhere
+    if not np.can_cast(space.dtype, dtype, "same_kind"):  # fractions of an integer would be lost
+        close(env)
+        raise QuarlError(
+            f"the environment's observations are {space.dtype}, the algorithm's {dtype}"
+        )
+    return env
 
 
 def _like_the_algorithms(algorithm: OffPolicyAlgorithm) -> Callable[[], gym.Env]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 
 from quarl_nb.actorq.limiter import RateLimiter
@@ -19,6 +20,11 @@ ACTIVITIES = ("insert", "sample", "train", "publish", "save", "wait")
 SAMPLERS = ("sample", "sample_weighted")  # of replay buffers: SB3's, and by priority
 # Of the transitions that the buffer starts with (Acme's `samples_per_insert_tolerance_rate`).
 TOLERANCE_RATE = 0.1
+
+
+def _memory(tensor: torch.Tensor) -> int:
+    """Where it lies; views of one tensor share it."""
+    return tensor.untyped_storage().data_ptr()
 
 
 class Learner(Timed):
@@ -79,10 +85,16 @@ class Learner(Timed):
 
     def policy(self) -> PolicyNet:
         """The acting path as it is now, in full precision; to be used before the next update."""
-        if self.algorithm.device.type != "cpu":
-            return PolicyNet.from_sb3(self.algorithm)
+        on_cpu = self.algorithm.device.type == "cpu"
+        state = self.algorithm.policy.state_dict()
         if self._policy is None:
-            self._policy = PolicyNet.from_sb3(self.algorithm, share_weights=True)
+            tensors = {name: t if on_cpu else t.to("cpu", copy=True) for name, t in state.items()}
+            self._policy = PolicyNet.from_sb3(self.algorithm, tensors=tensors)
+            acting = {_memory(tensor) for tensor in self._policy.state_dict().values()}
+            self._acting = {name: t for name, t in tensors.items() if _memory(t) in acting}
+        elif not on_cpu:  # of a critic and target networks nothing needs to be copied
+            for name, tensor in self._acting.items():
+                tensor.copy_(state[name])
         return self._policy
 
     def can_update(self) -> bool:
@@ -94,7 +106,7 @@ class Learner(Timed):
 
     def can_receive(self) -> bool:
         """Whether the rate limiter lets a message in; actors are blocked where it does not."""
-        return self.limiter.can_insert(self.settings.transitions_per_message)
+        return self.limiter.can_insert(self.settings.message_transitions)
 
     def insert(self, transitions: Transitions) -> None:
         """Add a message to the replay buffer.
@@ -121,14 +133,20 @@ class Learner(Timed):
         before = self.seconds["sample"]
         with self.timed("train"), users_own("the learner"):
             self.algorithm.train(gradient_steps=1, batch_size=batch)
+            if self.algorithm.device.type == "cuda":
+                # Else what waits next for it (to sample, to publish) would be told to take long.
+                torch.cuda.synchronize(self.algorithm.device)
         self.seconds["train"] -= self.seconds["sample"] - before
         self.limiter.samples += batch
         self.updates += 1
 
     def _limiter(self, ahead: int) -> RateLimiter:
         """From where the algorithm is now, with room for messages, batches and the warm-up."""
-        algorithm, ratio = self.algorithm, self.settings.samples_per_insert
-        insert = self.settings.transitions_per_message * self.settings.n_actors
+        algorithm, settings = self.algorithm, self.settings
+        ratio = settings.samples_per_insert
+        # Shorter messages leave it as it is: serial runs are to stay what they were.
+        longest = max(settings.transitions_per_message, settings.message_transitions)
+        insert = longest * settings.n_actors
         tolerance = max(
             TOLERANCE_RATE * self._warm_up * ratio, 2 * algorithm.batch_size, 2 * insert * ratio
         )

@@ -6,7 +6,7 @@ import logging
 from typing import Any
 
 import numpy as np
-from stable_baselines3.common.buffers import NStepReplayBuffer
+from stable_baselines3.common.buffers import NStepReplayBuffer, ReplayBuffer
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 
 from quarl_nb.actorq.settings import Settings, Transitions
@@ -66,8 +66,7 @@ class ReplayFeed:
         assert buffer is not None
         stream = (transitions.actor, env)
         goes_on = stream == self._last_stream or not buffer.size()
-        n_step = isinstance(buffer, NStepReplayBuffer)
-        if n_step and not goes_on:
+        if isinstance(buffer, NStepReplayBuffer) and not goes_on:
             # Steps that follow each other in the buffer but not in one environment, or not in this
             # run: an n-step return must end there, bootstrapping (as it does at a timeout).
             cut = buffer.dones[buffer.pos - 1] == 0
@@ -76,17 +75,11 @@ class ReplayFeed:
         actions = transitions.actions[:, env]
         if transitions.actions.dtype.kind == "f":
             actions = algorithm.policy.scale_action(actions)
-        for t in range(len(actions)):
-            if n_step:  # a cut of the step that was here, where the buffer keeps no timeouts
-                buffer.timeouts[buffer.pos] = 0
-            buffer.add(
-                transitions.obs[t, env],
-                transitions.next_obs[t, env],
-                actions[t],
-                transitions.rewards[t, env],
-                transitions.dones[t, env],
-                [{"TimeLimit.truncated": bool(transitions.timeouts[t, env])}],
-            )
+        if _takes_a_block(buffer, len(actions)):
+            _write(buffer, transitions, env, actions)
+        else:
+            _add_one_by_one(buffer, transitions, env, actions)
+        for _ in range(len(actions)):
             algorithm.num_timesteps += 1
             self.update_progress()
             algorithm._on_step()
@@ -106,13 +99,47 @@ class ReplayFeed:
         buffer, envs = self.algorithm.replay_buffer, settings.envs_per_actor
         if not isinstance(buffer, NStepReplayBuffer) or settings.n_actors * envs == 1:
             return
-        steps = max(1, min(settings.transitions_per_message, settings.pull_period) // envs)
+        steps = settings.message_transitions // envs
         if steps < FEW_RETURNS * buffer.n_steps:
             logger.warning(
                 "returns of %d steps end with every message, which has %d of each environment: "
                 "transitions_per_message (and pull_period) of %d leave most of them whole",
                 buffer.n_steps, steps, FEW_RETURNS * buffer.n_steps * envs,
             )  # fmt: skip
+
+
+def _takes_a_block(buffer: ReplayBuffer, steps: int) -> bool:
+    """Whether `_write` does at once what the buffer's own `add` would, four times as fast."""
+    return (
+        type(buffer) in (ReplayBuffer, NStepReplayBuffer)
+        and buffer.handle_timeout_termination
+        and buffer.pos + steps <= buffer.buffer_size
+    )
+
+
+def _write(buffer: ReplayBuffer, sent: Transitions, env: int, actions: np.ndarray) -> None:
+    """Add the steps of one environment to one of SB3's buffers that has room before its end."""
+    steps = len(actions)
+    rows = slice(buffer.pos, buffer.pos + steps)
+    buffer.observations[rows, 0] = sent.obs[:, env].reshape(steps, *buffer.obs_shape)
+    buffer.next_observations[rows, 0] = sent.next_obs[:, env].reshape(steps, *buffer.obs_shape)
+    buffer.actions[rows, 0] = actions.reshape(steps, buffer.action_dim)
+    buffer.rewards[rows, 0] = sent.rewards[:, env]
+    buffer.dones[rows, 0] = sent.dones[:, env]
+    buffer.timeouts[rows, 0] = sent.timeouts[:, env]
+    buffer.pos = rows.stop % buffer.buffer_size
+    buffer.full = buffer.full or rows.stop == buffer.buffer_size
+
+
+def _add_one_by_one(buffer: Any, sent: Transitions, env: int, actions: np.ndarray) -> None:
+    for t, action in enumerate(actions):
+        if isinstance(buffer, NStepReplayBuffer):
+            # A cut of the step that was here, where the buffer keeps no timeouts.
+            buffer.timeouts[buffer.pos] = 0
+        buffer.add(
+            sent.obs[t, env], sent.next_obs[t, env], action, sent.rewards[t, env],
+            sent.dones[t, env], [{"TimeLimit.truncated": bool(sent.timeouts[t, env])}],
+        )  # fmt: skip
 
 
 def check_algorithm(algorithm: Any) -> None:

@@ -144,9 +144,10 @@ class Run:
     def _snapshot_if_due(self, last: bool = False) -> None:
         if self.saving.snapshots is None or not (last or self.learner.steps >= self._next_snapshot):
             return
-        self._next_snapshot = self.learner.steps + (self.saving.snapshot_every or math.inf)
-        wall_s = self.result.wall_s if last else self.wall_s  # children take a second to end
-        steps, result = self.learner.steps, self.result
+        steps, result, every = self.learner.steps, self.result, self.saving.snapshot_every
+        # Of the period, not from here: a message's length would be added to each.
+        self._next_snapshot = every * (steps // every + 1) if every else math.inf
+        wall_s = result.wall_s if last else self.wall_s  # children take a second to end
         self.count_cpu("learner")
         cpu_s = dict(result.cpu_s)
         folder = self.saving.snapshot(steps)

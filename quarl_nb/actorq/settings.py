@@ -92,6 +92,12 @@ class Settings:
         pulled = self.pull_period * self.n_actors  # steps of all actors between pulls of one
         return max(1, round(pulled / self._steps_per_update(batch_size) / 2))
 
+    @property
+    def message_transitions(self) -> int:
+        """Of the longest message: `Actor.message_steps` of all its environments after a pull."""
+        steps = min(self.transitions_per_message, self.pull_period) // self.envs_per_actor
+        return max(1, steps) * self.envs_per_actor
+
     def messages_ahead(self, batch_size: int) -> int:
         """Messages that an actor may send ahead of their answers: its share of an update's steps.
 
@@ -99,8 +105,10 @@ class Settings:
         soon as these are sent, and the learner after it, until the rest of the steps is made (as
         they do where messages of images are larger than a pipe).
         """
-        pull = self.pull_period
-        message = pull / math.ceil(pull / self.transitions_per_message)  # none passes a pull
+        pull, envs, longest = self.pull_period, self.envs_per_actor, self.message_transitions
+        # From one pull to the next: the long ones, what is left, the step that reaches over it.
+        messages = pull // longest + (pull % longest >= envs) + (pull % envs > 0)
+        message = math.ceil(pull / envs) * envs / messages
         share = self._steps_per_update(batch_size) / self.n_actors
         return min(max(1, math.ceil(share / message)), MOST_AHEAD)
 

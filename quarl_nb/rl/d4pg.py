@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from numbers import Real
 from types import UnionType
 from typing import Any, ClassVar
@@ -30,6 +31,8 @@ from torch.nn.utils import clip_grad_norm_
 from quarl_nb.errors import QuarlError, check_counts
 from quarl_nb.rl.d4pg_policies import CategoricalCritic, CnnPolicy, D4PGPolicy, MultiInputPolicy
 from quarl_nb.rl.distributional import bellman_target, mean_value
+
+FULL_PRECISION = nullcontext()  # in place of autocast; one for all, since it holds nothing
 
 
 class D4PG(TD3):
@@ -136,6 +139,8 @@ class D4PG(TD3):
             self._setup_model()
 
     def _setup_model(self) -> None:
+        # numpy's would make the replay buffer's discounts and returns double.
+        self.gamma = float(self.gamma)
         if self.n_steps > 1 and isinstance(self.observation_space, spaces.Dict):
             raise QuarlError("SB3 has no n-step returns of dictionaries: give D4PG n_steps=1")
         # SB3 saves the buffer class that it chose, and on loading warns of it as a user's own.
@@ -150,7 +155,9 @@ class D4PG(TD3):
     def train(self, gradient_steps: int, batch_size: int = 256) -> None:
         """`gradient_steps` updates of critic and actor, each on a batch from the replay buffer."""
         assert self.replay_buffer is not None
-        self.policy.set_training_mode(True)
+        # Asked first: setting it walks over every module, which takes as long as a small layer.
+        if not all(module.training for module in (self.policy, self.actor, self.critic)):
+            self.policy.set_training_mode(True)
         self._update_learning_rate([self.actor.optimizer, self.critic.optimizer])
         if self.actor_learning_rate is not None:
             rate = FloatSchedule(self.actor_learning_rate)
@@ -183,9 +190,7 @@ class D4PG(TD3):
             self.critic.atoms,
         )
         loss = F.cross_entropy(logits.float(), target)
-        self.critic.optimizer.zero_grad()
-        loss.backward()
-        self._step(self.critic)
+        self._step(self.critic, loss)
         return loss.detach()
 
     def _update_actor(self, batch: ReplayBufferSamples) -> torch.Tensor:
@@ -200,13 +205,22 @@ class D4PG(TD3):
         (dqda,) = torch.autograd.grad(values.sum(), chosen)
         if self.max_dqda_norm is not None:
             dqda = torch.renorm(dqda, p=2, dim=0, maxnorm=self.max_dqda_norm)
-        self.actor.optimizer.zero_grad()
-        actions.backward(-dqda.to(actions.dtype) / len(actions))
-        self._step(self.actor)
+        self._step(self.actor, actions, -dqda.to(actions.dtype) / len(actions))
         return -values.detach().mean()
 
-    def _step(self, network: Actor | CategoricalCritic) -> None:
-        clip_grad_norm_(network.parameters(), self.max_grad_norm)
+    def _step(
+        self,
+        network: Actor | CategoricalCritic,
+        output: torch.Tensor,
+        gradient: torch.Tensor | None = None,
+    ) -> None:
+        """Descend `output`, or by the `gradient` of it where it is no scalar."""
+        # The optimizer's list, since `zero_grad` and `parameters` take as long as a small layer.
+        weights = [w for group in network.optimizer.param_groups for w in group["params"]]
+        for weight in weights:
+            weight.grad = None
+        output.backward(gradient)
+        clip_grad_norm_(weights, self.max_grad_norm)
         network.optimizer.step()
 
     def _update_targets(self) -> None:
@@ -216,10 +230,10 @@ class D4PG(TD3):
         polyak_update(self.critic_batch_norm_stats, self.critic_batch_norm_stats_target, 1.0)
         polyak_update(self.actor_batch_norm_stats, self.actor_batch_norm_stats_target, 1.0)
 
-    def _autocast(self) -> torch.autocast:
-        return torch.autocast(
-            self.device.type, dtype=self.autocast, enabled=self.autocast is not None
-        )
+    def _autocast(self) -> AbstractContextManager[Any]:
+        if self.autocast is None:
+            return FULL_PRECISION
+        return torch.autocast(self.device.type, dtype=self.autocast)
 
     def learn(
         self,

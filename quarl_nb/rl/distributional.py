@@ -24,13 +24,14 @@ def project_distribution(
     n, k = values.shape
     (m,) = atoms.shape
     assert probabilities.shape == (n, k) and m >= 2
-    spacing = (atoms[-1] - atoms[0]) / (m - 1)
-    places = ((values - atoms[0]) / spacing).clamp(0, m - 1)
+    least = atoms[0]
+    spacing = (atoms[-1] - least) / (m - 1)
+    places = ((values - least) / spacing).clamp(0, m - 1)
     lower = places.floor().clamp(max=m - 2)
-    upper_share = places - lower
+    upper_share, at = places - lower, lower.long()
     projected = torch.zeros(n, m, dtype=probabilities.dtype, device=probabilities.device)
-    projected.scatter_add_(1, lower.long(), probabilities * (1 - upper_share))
-    return projected.scatter_add_(1, lower.long() + 1, probabilities * upper_share)
+    projected.scatter_add_(1, at, probabilities * (1 - upper_share))
+    return projected.scatter_add_(1, at + 1, probabilities * upper_share)
 
 
 def bellman_target(

@@ -13,10 +13,12 @@ class _HalfQNetwork(QNetwork):
     def forward(self, obs: Any) -> torch.Tensor:
         assert isinstance(self.q_net, nn.Sequential)
         features = self.extract_features(obs, self.features_extractor)
+        *hidden, head = self.q_net  # a slice would be a module that is built anew
         with torch.autocast(features.device.type, torch.bfloat16):
-            features = self.q_net[:-1](features)
+            for layer in hidden:
+                features = layer(features)
         # Action values of 100 that differ by 1 are the same in bfloat16.
-        return self.q_net[-1](features.float())
+        return head(features.float())
 
 
 class HalfDQNPolicy(DQNPolicy):

@@ -65,14 +65,15 @@ def policy_from_model(
     *,
     env_id: str | None = None,
     normalization: ObsNormalization | None = None,
-    share_weights: bool = False,
+    tensors: Tensors | None = None,
 ) -> PolicyNet:
     """The acting path of a live stable-baselines3 or sb3-contrib model.
 
     Args:
         env_id: where it acts (default: the id of the model's environment, if it has one).
         normalization: observation statistics (default: those of the model's ``VecNormalize``).
-        share_weights: a view that follows the model as it is trained, not a copy (on the CPU).
+        tensors: its policy's `state_dict` on the CPU, whose memory the path then shares: of the
+            model's own it follows the training (default: a copy).
 
     Raises:
         QuarlError: recurrent, a custom network, a space other than Box and Discrete, or prepared
@@ -80,11 +81,9 @@ def policy_from_model(
     """
     policy = model.policy
     _check_known(type(policy).__module__, class_path(policy.features_extractor_class))
-    tensors: Tensors = {k: t.detach().cpu() for k, t in policy.state_dict().items()}
-    if not share_weights:
-        tensors = {
-            k: t.clone(memory_format=torch.contiguous_format) for k, t in tensors.items()
-        }
+    if tensors is None:
+        tensors = {k: t.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
+                   for k, t in policy.state_dict().items()}  # fmt: skip
     if _quantization_aware(tensors):
         raise QuarlError("quantization-aware policy: export it with quarl_nb.rl.qat.export_qat")
     normalizer = model.get_vec_normalize_env()

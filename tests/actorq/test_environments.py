@@ -184,6 +184,35 @@ def test_an_environment_of_other_spaces_than_the_policys_is_refused(small_dqn, c
     fails(r"actions are Box\(-5.*, the policy's shape \[1\] from -2.0 to 2.0", model, stronger)
 
 
+@pytest.mark.parametrize("own, actors, refused", [
+    (np.uint8, np.float32, True),  # of 0 to 1 nothing but zeros would be stored
+    (np.int64, np.float32, True),
+    (np.float32, np.float64, False),
+    (np.float32, np.uint8, False),
+    (np.int64, np.int32, False),
+])  # fmt: skip
+def test_observations_that_the_replay_buffer_would_cut_to_integers_are_refused(
+    small_dqn, counter, own, actors, refused
+):
+    closed = []
+
+    class Typed(counter):
+        def __init__(self, dtype=actors):
+            super().__init__()
+            self.observation_space = gym.spaces.Box(0, 200, (2,), dtype)
+
+        def close(self):
+            closed.append(self)
+
+    model = small_dqn(Typed(own))
+    if refused:
+        types = f"{np.dtype(actors)}, the algorithm's {np.dtype(own)}"
+        fails(f"^the environment's observations are {types}$", model, Typed)
+    else:
+        ActorQ(model, Typed, "serial", n_actors=1).learn(60, progress_bar=False)
+    assert len(closed) == 1
+
+
 @pytest.mark.parametrize("refused", ["spaces", "NormalizeReward"])
 def test_an_environment_that_is_refused_is_closed(counter, mlp_policy, refused):
     closed = []

@@ -6,14 +6,16 @@ import numpy as np
 import pytest
 import torch
 from stable_baselines3 import DDPG, DQN, PPO
-from stable_baselines3.common.buffers import ReplayBuffer
+from stable_baselines3.common.buffers import NStepReplayBuffer, ReplayBuffer
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.logger import configure
 from stable_baselines3.common.vec_env import VecNormalize
 
+from quarl_nb.actorq.algorithms import make_algorithm
 from quarl_nb.actorq.learner import Learner
 from quarl_nb.actorq.settings import Settings, Transitions
 from quarl_nb.errors import QuarlError
+from quarl_nb.rl.policies import PolicyNet
 from quarl_nb.rl.prioritized import PrioritizedDQN, PrioritizedReplayBuffer
 from quarl_nb.rl.replay_state import restore_replay
 
@@ -249,3 +251,53 @@ def test_the_published_policy_is_the_algorithms_after_every_update(small_dqn):
         assert torch.equal(policy, model.q_net(torch.from_numpy(obs)))
         outputs.append(policy)
     assert not torch.equal(outputs[0], outputs[2])
+
+
+@pytest.mark.parametrize("algo, env_id", [("dqn", "CartPole-v1"), ("d4pg", "Pendulum-v1")])
+def test_a_gpus_policy_is_a_copy_that_is_brought_up_to_date(algo, env_id):
+    model = make_algorithm(algo, env_id, width=8, critic_width=8)
+    learner = Learner(model, Settings(), 100)
+    # Told to be a GPU's: what is published must not follow the weights by itself.
+    model.device = torch.device("cuda")
+    obs = np.random.default_rng(0).normal(size=(5, *model.observation_space.shape))
+    first = learner.policy()
+    before = first(torch.from_numpy(obs).float()).clone()
+    with torch.no_grad():
+        for parameter in model.policy.parameters():
+            parameter.add_(0.1)
+    assert torch.equal(first(torch.from_numpy(obs).float()), before)
+    now = learner.policy()(torch.from_numpy(obs).float())
+    assert torch.equal(now, PolicyNet.from_sb3(model)(torch.from_numpy(obs).float()))
+    assert not torch.equal(now, before)
+
+
+class OneByOne(ReplayBuffer):
+    """SB3's, but for its type: nothing is written past its `add`."""
+
+
+class OneByOneNStep(NStepReplayBuffer):
+    """The same of n-step returns."""
+
+
+@pytest.mark.parametrize("discrete", [True, False])
+@pytest.mark.parametrize("buffer", [OneByOne, OneByOneNStep])
+def test_messages_written_at_once_are_what_add_makes_of_them(counter, discrete, buffer):
+    def filled(buffer):
+        kind = DQN if discrete else DDPG
+        model = kind("MlpPolicy", counter(discrete=discrete), buffer_size=100, device="cpu",
+                     replay_buffer_class=buffer)  # fmt: skip
+        learner, rng = Learner(model, Settings(envs_per_actor=2), 1000), np.random.default_rng(0)
+        for k in range(25):  # the eighth ends where the buffer does, later ones reach over it
+            shape = (n := [7, 20, 1, 22][k % 4], 2)
+            actions = rng.integers(3, size=shape) if discrete else rng.uniform(-2, 4, (*shape, 2))
+            obs, done = rng.normal(size=(n + 1, 2, 2)), rng.random(shape) < 0.2
+            learner.insert(Transitions(k % 3, 0, obs[:-1], obs[1:], actions, rng.normal(size=shape),
+                                       done, done & (rng.random(shape) < 0.5)))  # fmt: skip
+        return model
+
+    at_once, one_by_one = filled(buffer.__base__), filled(buffer)
+    left, right = (vars(model.replay_buffer) for model in (at_once, one_by_one))
+    for name in ("observations", "next_observations", "actions", "rewards", "dones", "timeouts"):
+        assert np.array_equal(left[name], right[name]) and left[name].dtype == right[name].dtype
+    assert (left["pos"], left["full"]) == (right["pos"], right["full"]) and left["full"]
+    assert at_once.num_timesteps == one_by_one.num_timesteps == 2 * 307

@@ -169,6 +169,12 @@ def test_snapshots_are_the_learners_policy_in_full_precision(small_dqn, tmp_path
     assert (last.act(obs)[0] == model.predict(obs, deterministic=True)[0]).all()
 
 
+def test_a_messages_length_does_not_add_up_in_when_snapshots_are_made(small_dqn, tmp_path):
+    saving = Saving(snapshots=tmp_path, snapshot_every=100)
+    result = run(small_dqn(), 480, saving=saving, transitions_per_message=40, pull_period=40)
+    assert [s.steps for s in result.snapshots] == [0, 120, 200, 320, 400, 480]
+
+
 def test_snapshots_without_a_period_are_the_first_and_the_last(small_dqn, tmp_path):
     result = run(small_dqn(), 480, saving=Saving(snapshots=tmp_path))
     assert [s.steps for s in result.snapshots] == [0, 480]

@@ -126,6 +126,8 @@ def test_an_actor_makes_the_next_updates_steps_during_this_one(small_dqn, counte
     (1, 128, {"n_actors": 1}, 3),
     (1, 128, {"n_actors": 1, "pull_period": 30}, 5),  # none reaches over a pull
     (1, 128, {"n_actors": 1, "pull_period": 60}, 5),  # messages of 50 and 10 steps by turns
+    (1, 256, {"n_actors": 1, "envs_per_actor": 64, "transitions_per_message": 100}, 4),  # of 64
+    (1, 256, {"n_actors": 1, "envs_per_actor": 100}, 3),  # one step of all is more than 50
     (0.001, 128, {}, MOST_AHEAD),
 ])  # fmt: skip
 def test_messages_ahead_by_hand(samples_per_insert, batch_size, settings, messages):

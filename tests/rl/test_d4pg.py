@@ -231,6 +231,20 @@ def test_n_step_targets_by_hand() -> None:
     np.testing.assert_array_equal(samples.next_observations, nexts)
 
 
+def test_gamma_may_be_numpys() -> None:
+    model = make_model(gamma=np.float64(0.9), n_steps=3, learning_starts=4, batch_size=4)
+    assert model.learn(8).gamma == 0.9
+
+
+def test_what_was_in_evaluation_trains_in_training_mode(batch: ReplayBufferSamples) -> None:
+    model = make_model()
+    for part in (model.policy, model.actor, model.critic):
+        part.set_training_mode(False)
+        train_on(model, batch)
+        assert all(module.training for module in (model.policy, *model.critic.modules()))
+        assert all(module.training for module in model.actor.modules())
+
+
 def test_one_step_replay_uses_gamma(batch: ReplayBufferSamples) -> None:
     losses = []
     for discounts in (None, torch.full((N, 1), 0.7)):

@@ -70,7 +70,7 @@ def test_wrong_parameters_are_one_clear_line(parameters, message):
 
 def test_published_weights_are_rounded_and_the_learners_stay():
     model = make_algorithm("dqn", "CartPole-v1", width=32)
-    net = PolicyNet.from_sb3(model, share_weights=True)
+    net = PolicyNet.from_sb3(model, tensors=model.policy.state_dict())
     before = [w.clone() for _, w in weight_matrices(net)]
     generator = torch.Generator().manual_seed(0)
     for name, few in (("float8", True), ("quantile8", True), ("noise8", False)):
