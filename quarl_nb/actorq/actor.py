@@ -77,9 +77,8 @@ class Actor(Timed):
 
     @property
     def message_steps(self) -> int:
-        """Steps of each environment in the next message: less than one reaches over a pull."""
-        steps = min(self.task.settings.transitions_per_message, self._steps_until_pull)
-        return max(1, steps // len(self.envs))
+        """Steps of each environment in the next message."""
+        return self.task.settings.message_steps(self._steps_until_pull)
 
     def open(self, variables: Variables) -> None:
         """Act with `variables` from now on.

@@ -99,7 +99,7 @@ class ReplayFeed:
         buffer, envs = self.algorithm.replay_buffer, settings.envs_per_actor
         if not isinstance(buffer, NStepReplayBuffer) or settings.n_actors * envs == 1:
             return
-        steps = settings.message_transitions // envs
+        steps = settings.message_steps(settings.pull_period)
         if steps < FEW_RETURNS * buffer.n_steps:
             logger.warning(
                 "returns of %d steps end with every message, which has %d of each environment: "

@@ -92,11 +92,15 @@ class Settings:
         pulled = self.pull_period * self.n_actors  # steps of all actors between pulls of one
         return max(1, round(pulled / self._steps_per_update(batch_size) / 2))
 
+    def message_steps(self, until_pull: int) -> int:
+        """Steps of each environment in a message that begins so many steps of its actor before a
+        pull: less than one of each reaches over it."""
+        return max(1, min(self.transitions_per_message, until_pull) // self.envs_per_actor)
+
     @property
     def message_transitions(self) -> int:
-        """Of the longest message: `Actor.message_steps` of all its environments after a pull."""
-        steps = min(self.transitions_per_message, self.pull_period) // self.envs_per_actor
-        return max(1, steps) * self.envs_per_actor
+        """Of the longest message, which begins with a pull."""
+        return self.message_steps(self.pull_period) * self.envs_per_actor
 
     def messages_ahead(self, batch_size: int) -> int:
         """Messages that an actor may send ahead of their answers: its share of an update's steps.

@@ -100,15 +100,16 @@ def _evaluated(
         found.append(_returns(folder, env_id, seeds))
         left = folders[done:]
         left_s = (time.perf_counter() - started) / done * len(left)
-        if min(processes, len(left)) > 1 and left_s > 2 * START_S:
-            return found + _evaluated_in_parallel(left, env_id, seeds, min(processes, len(left)))
+        workers = min(processes, len(left))
+        if workers > 1 and left_s > 2 * START_S:
+            return found + _evaluated_in_parallel(left, env_id, seeds, workers)
     return found
 
 
 def _evaluated_in_parallel(
-    folders: Sequence[Path], env_id: str, seeds: Sequence[int], processes: int
+    folders: Sequence[Path], env_id: str, seeds: Sequence[int], workers: int
 ) -> list[list[float]]:
-    pool = ProcessPoolExecutor(processes, SPAWN, initializer=end_with_parent)
+    pool = ProcessPoolExecutor(workers, SPAWN, initializer=end_with_parent)
     try:
         with child_environment():
             found = pool.map(_returns, folders, repeat(env_id), repeat(seeds))
