@@ -61,9 +61,14 @@ def check_choice(what: str, value: str, allowed: Iterable[str]) -> str:
     names = list(allowed)
     if value in names:
         return value
-    near = difflib.get_close_matches(str(value), names, n=1)
-    hint = f"did you mean {near[0]!r}? " if near else ""
-    raise QuarlError(f"unknown {what} {value!r}; {hint}allowed: {', '.join(names) or 'none'}")
+    hint = did_you_mean(value, names) or ";"
+    raise QuarlError(f"unknown {what} {value!r}{hint} allowed: {', '.join(names) or 'none'}")
+
+
+def did_you_mean(value: object, names: Iterable[str]) -> str:
+    """The nearest of `names`, as "; did you mean 'affine8'?"; "" where none is near."""
+    near = difflib.get_close_matches(str(value), list(names), n=1)
+    return f"; did you mean {near[0]!r}?" if near else ""
 
 
 @contextmanager
@@ -78,8 +83,9 @@ def users_own(what: str) -> Iterator[None]:
 
 
 def one_line(error: Exception) -> str:
-    """What an exception of foreign code says: its kind, and its first line."""
-    return f"{type(error).__name__}: {error}".partition("\n")[0]
+    """The first line of what an exception says; of foreign code its kind, too."""
+    text = str(error) if isinstance(error, QuarlError) else f"{type(error).__name__}: {error}"
+    return text.partition("\n")[0]
 
 
 def brief(value: object) -> str:

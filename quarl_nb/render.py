@@ -12,7 +12,7 @@ from typing import Any
 
 import nbformat
 
-from quarl_nb.errors import QuarlError, check_choice
+from quarl_nb.errors import QuarlError, check_choice, one_line
 from quarl_nb.paths import make_file_writable, project_root, write_atomically
 
 logger = logging.getLogger(__name__)
@@ -227,7 +227,7 @@ def _execute(
         line = f"{error.ename}: {error.evalue}".partition("\n")[0]
         raise NotebookError(f"'{path}' failed in [{error.exec_count}]: {line}") from error
     except Exception as error:  # a dead kernel, a missing one, a lost connection
-        raise NotebookError(f"'{path}' failed: {type(error).__name__}: {error}") from error
+        raise NotebookError(f"'{path}' failed: {one_line(error)}") from error
     for cell in done.cells:  # sys.exit(0) ends a notebook early without an error
         if cell.cell_type == "code" and cell.source.strip() and cell.execution_count is None:
             raise NotebookError(f"'{path}' stopped before {cell.source.splitlines()[0]!r}")

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 from quarl_nb import provenance
 from quarl_nb.energy import EnergyMeter
-from quarl_nb.errors import QuarlError
+from quarl_nb.errors import QuarlError, one_line
 from quarl_nb.processes import (
     POLL_S,
     SPAWN,
@@ -209,8 +209,7 @@ def _measure(task: Task, origin: Mapping[str, Any], job: Job) -> Outcome:
         if clash := set(job.cell) & set(measurement.measured):
             raise ValueError(f"measured fields hide cell fields: {', '.join(sorted(clash))}")
     except Exception as error:  # whatever a cell does, the others go on
-        line = str(error) if isinstance(error, QuarlError) else f"{type(error).__name__}: {error}"
-        return task.fail(job, line.partition("\n")[0], traceback.format_exc())
+        return task.fail(job, one_line(error), traceback.format_exc())
     try:
         task.store.write(record, measurement.arrays)
     except QuarlError as error:

@@ -309,7 +309,7 @@ def test_every_command_says_alike_that_an_environment_is_to_be_named(
     net = load_policy(POLICIES / "ppo-CartPole-v1")
     net.spec = replace(net.spec, env_id=None)
     monkeypatch.chdir(tmp_path)
-    save_policy(net, "policy", {})
+    save_policy(net, "policy")
     arguments = [command, "policy", *(["--to", "out"] if command == "export" else [])]
     assert main(arguments) == 2
     assert capsys.readouterr().err == (
@@ -332,7 +332,7 @@ def test_the_module_that_a_policys_file_names_is_imported_only_if_the_user_names
     monkeypatch.syspath_prepend(tmp_path)
     net = load_policy(POLICIES / "ppo-CartPole-v1")
     net.spec = replace(net.spec, env_id=prefix + env_id)
-    save_policy(net, "policy", {})
+    save_policy(net, "policy")
     arguments = [command, "policy", *(["--to", "out"] if command == "export" else [])]
     assert main(arguments) == 2
     assert capsys.readouterr().err == (
@@ -354,7 +354,7 @@ def test_a_policy_saved_to_data_policies_is_trusted_with_its_module(command, tmp
     monkeypatch.syspath_prepend(tmp_path)
     net = load_policy(POLICIES / "ppo-CartPole-v1")
     net.spec = replace(net.spec, env_id=f"trusted_{command}:Own-v0")
-    save_policy(net, Path("data", "policies", "mine"), {})
+    save_policy(net, Path("data", "policies", "mine"))
     for source in ("mine", "data/policies/mine"):
         assert main([command, source, *(["--to", "out"] if command == "export" else [])]) == 0
 

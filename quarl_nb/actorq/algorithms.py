@@ -111,14 +111,15 @@ def _check_autocast(algo: str, autocast: str, device: str) -> None:
     if algo not in ("d4pg", "dqn"):
         raise QuarlError(f"{algo} has no autocast; allowed: d4pg, dqn")
     if training_dtype(torch.device(device)) != torch.bfloat16:
-        message = "this processor is slower in bfloat16 than in float32: autocast costs time"
+        message = f"{device} is slower in bfloat16 than in float32 here: autocast costs time"
         warnings.warn(message, RuntimeWarning, stacklevel=3)
 
 
 def _check_device(device: str) -> None:
     kind, colon, index = device.partition(":")
     check_choice("device", kind, ("cpu", "cuda"))
-    found = torch.cuda.device_count() if kind == "cuda" else 1
+    # With a driver that is too old for torch there are devices to count, and none to use.
+    found = 1 if kind == "cpu" else torch.cuda.is_available() and torch.cuda.device_count()
     if not found:
         raise QuarlError(f"device {device!r} was asked for, but torch finds no CUDA GPU")
     if colon and not (index.isdecimal() and int(index) < found):

@@ -20,7 +20,7 @@ from quarl_nb.actorq.result import CpuClock
 from quarl_nb.actorq.settings import ActorTask, Orders
 from quarl_nb.actorq.variables import SharedVariables, Variables
 from quarl_nb.actorq.wire import decode
-from quarl_nb.errors import QuarlError
+from quarl_nb.errors import QuarlError, one_line
 from quarl_nb.processes import (
     POLL_S,
     SPAWN,
@@ -190,7 +190,7 @@ def _run(body: Callable[..., None], connection: Connection, *arguments: Any) -> 
     except KeyboardInterrupt:
         exit_code = 128 + signal.SIGTERM
     except Exception as error:
-        _send_last(connection, Failure.of(error))
+        _send_last(connection, Failure(one_line(error)))
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(exit_code)  # taking torch's modules down would take a second

@@ -23,7 +23,7 @@ from torch import nn
 
 from quarl_nb.errors import QuarlError, brief, one_line, users_own
 from quarl_nb.rl.atari import is_atari
-from quarl_nb.rl.envs import channels_first, close, make_env, silence_mujoco_deprecations
+from quarl_nb.rl.envs import channels_first, close, made_by, make_env, silence_mujoco_deprecations
 from quarl_nb.rl.spec import PolicySpec
 
 MONITOR = "stable_baselines3.common.monitor:Monitor"
@@ -121,11 +121,7 @@ def make_checked(make_env: Callable[[], gym.Env], spec: PolicySpec) -> gym.Env:
     Raises:
         QuarlError: it cannot be made, or its spaces are not those of the policy.
     """
-    with users_own("environment"):
-        env = make_env()
-    if not isinstance(env, gym.Env):
-        kind = type(env).__name__
-        raise QuarlError(f"the function that makes environments returned {kind}, not a gym.Env")
+    env = made_by(make_env)
     try:
         _refuse_normalizers(env)
         _check_spaces(env, spec)

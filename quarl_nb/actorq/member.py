@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from quarl_nb.errors import QuarlError, one_line
-
 HELLO = "hello"  # the first message of every member: it is up
 
 
@@ -14,14 +12,7 @@ HELLO = "hello"  # the first message of every member: it is up
 class Failure:
     """The last message of a member that met an error which a restart would not mend."""
 
-    reason: str
-
-    @classmethod
-    def of(cls, error: Exception) -> Failure:
-        """One line; a user's environment may raise anything when it is made."""
-        if isinstance(error, QuarlError):
-            return cls(str(error))
-        return cls(one_line(error))
+    reason: str  # one line
 
 
 class Member(Protocol):

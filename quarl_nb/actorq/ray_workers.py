@@ -19,6 +19,7 @@ from quarl_nb.actorq.result import CpuClock
 from quarl_nb.actorq.settings import ActorTask, Orders
 from quarl_nb.actorq.variables import Variables
 from quarl_nb.actorq.wire import decode
+from quarl_nb.errors import one_line
 from quarl_nb.processes import keep_freed_memory
 
 
@@ -30,7 +31,7 @@ def _guarded(method: Callable[..., Any]) -> Callable[..., Any]:
         try:
             return method(*arguments)
         except Exception as error:
-            return Failure.of(error)
+            return Failure(one_line(error))
 
     return guarded
 

@@ -14,7 +14,7 @@ from quarl_nb.actorq.learner import Learner
 from quarl_nb.actorq.result import CpuClock, Result, Snapshot
 from quarl_nb.actorq.saving import Saving
 from quarl_nb.actorq.settings import Transitions
-from quarl_nb.errors import QuarlError
+from quarl_nb.errors import QuarlError, one_line
 from quarl_nb.rl.checkpoint import Progress, has_finite_weights, save_checkpoint
 from quarl_nb.rl.policies import save_policy
 
@@ -138,8 +138,9 @@ class Run:
     def _checkpoint_if_possible(self) -> None:
         try:
             self.checkpoint()
-        except QuarlError as error:  # the one that ended the run is on its way already
-            logger.warning("%s", error)
+        # The error that ended the run is on its way already. A GPU that failed raises RuntimeError.
+        except (QuarlError, RuntimeError) as error:
+            logger.warning("%s", one_line(error))
 
     def _snapshot_if_due(self, last: bool = False) -> None:
         if self.saving.snapshots is None or not (last or self.learner.steps >= self._next_snapshot):
@@ -152,7 +153,7 @@ class Run:
         cpu_s = dict(result.cpu_s)
         folder = self.saving.snapshot(steps)
         with self.learner.timed("save"):
-            save_policy(self.learner.policy(), folder, {})
+            save_policy(self.learner.policy(), folder)
         result.snapshots.append(Snapshot(steps, self.learner.updates, wall_s, folder, cpu_s))
 
     def _show(self, steps: int) -> None:

@@ -122,18 +122,19 @@ def _learn(
     except QuarlError:
         # What was done until then is kept; the error itself is the last line, Ctrl-C or not.
         if actorq.result.steps > actorq.result.resumed_at:
-            with suppress(KeyboardInterrupt), holding_interrupts():
+            # The policy last: of a GPU that failed every tensor raises a RuntimeError.
+            with suppress(KeyboardInterrupt, RuntimeError), holding_interrupts():
                 _print_result(actorq.result)
+                _write_record(actorq.result, meter, origin, options)
                 if has_finite_weights(learner):
                     _save_policy(learner, actorq.result, options)
-                _write_record(actorq.result, meter, origin, options)
         raise
     result = actorq.result
     with holding_interrupts():  # else Ctrl-C would lose what is yet to be saved
         if result.steps > result.resumed_at:
             _print_result(result)
-            _save_policy(learner, result, options)
             _write_record(result, meter, origin, options)
+            _save_policy(learner, result, options)
         elif result.stopped == "interrupted":
             print("interrupted before the first step: nothing to save")
         else:

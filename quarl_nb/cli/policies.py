@@ -68,7 +68,7 @@ def evaluate_command(options: argparse.Namespace) -> int:
     from quarl_nb.quant import parse_precision
     from quarl_nb.quantize import load_acting
     from quarl_nb.rl.evaluate import evaluate
-    from quarl_nb.studies.ptq import quantize_policy
+    from quarl_nb.rl.ptq import quantize_policy
 
     precision = parse_precision(options.precision, options.ranges)
     check_seeds(options.seed)

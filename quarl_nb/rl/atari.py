@@ -8,7 +8,6 @@ stacked, no sticky actions, fire at reset and after a lost life where the game h
 from __future__ import annotations
 
 import re
-from difflib import get_close_matches
 from typing import Any
 
 import ale_py
@@ -18,7 +17,7 @@ from ale_py import roms
 from ale_py.vector_env import AtariVectorEnv
 from gymnasium.vector import AutoresetMode
 
-from quarl_nb.errors import QuarlError
+from quarl_nb.errors import QuarlError, did_you_mean
 
 ATARI_SUFFIX = "NoFrameskip-v4"
 ATARI_NOOP_MAX = 30
@@ -37,8 +36,7 @@ def atari_rom(env_id: str) -> str:
     rom = re.sub(r"(?<!^)(?=[A-Z])", "_", game).lower()
     known = roms.get_all_rom_ids()
     if rom not in known:
-        near = get_close_matches(rom, known, n=1)
-        hint = f"; did you mean the game '{near[0]}'?" if near else ""
+        hint = did_you_mean(rom, known)
         raise QuarlError(f"unknown environment '{env_id}': ale-py has no game '{rom}'{hint}")
     return rom
 

@@ -13,7 +13,6 @@ import os
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from difflib import get_close_matches
 from functools import cache, partial
 from typing import Any
 
@@ -23,7 +22,7 @@ from ale_py.vector_env import AtariVectorEnv
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
-from quarl_nb.errors import QuarlError, brief, one_line, users_own
+from quarl_nb.errors import QuarlError, brief, did_you_mean, one_line, users_own
 from quarl_nb.rl.atari import is_atari, make_atari_env, make_atari_vec
 from quarl_nb.rl.sb3_spaces import obs_of
 
@@ -52,9 +51,7 @@ def make_env(env_id: str) -> gym.Env:
         raise QuarlError(f"environment '{env_id}' lacks a package: {one_line(error)}") from error
     except gym.error.Error as error:
         module, _, name = env_id.rpartition(":")
-        near = get_close_matches(env_id, list(gym.registry), n=1)
-        hint = f"; did you mean '{near[0]}'?" if near else ""
-        hint += " (one of your own: its_module:its_id)"
+        hint = did_you_mean(env_id, gym.registry) + " (one of your own: its_module:its_id)"
         if module:
             hint = f"; '{module}' must gymnasium.register the id '{name}'"
         raise QuarlError(f"unknown environment '{env_id}'{hint} ({error})") from error
@@ -101,17 +98,23 @@ def make_vec(
         if env_id not in gym.registry:
             close(make_env(env_id))  # which tells it, and the nearest name
         return gym.make_vec(env_id, num_envs=n_envs)
-    factory = make or (lambda: make_env(env_id))
-
-    def checked() -> gym.Env:
-        env = factory()
-        if not isinstance(env, gym.Env):
-            kind = type(env).__name__
-            raise QuarlError(f"the function that makes environments returned {kind}, not a gym.Env")
-        return env
-
+    made = partial(made_by, make or partial(make_env, env_id))
     with users_own("environment"):
-        return SyncVectorEnv([checked] * n_envs, autoreset_mode=AutoresetMode.NEXT_STEP)
+        return SyncVectorEnv([made] * n_envs, autoreset_mode=AutoresetMode.NEXT_STEP)
+
+
+def made_by(make: Callable[[], gym.Env]) -> gym.Env:
+    """What a user's function makes.
+
+    Raises:
+        QuarlError: it raised something, or made no environment.
+    """
+    with users_own("environment"):
+        env = make()
+    if not isinstance(env, gym.Env):
+        kind = type(env).__name__
+        raise QuarlError(f"the function that makes environments returned {kind}, not a gym.Env")
+    return env
 
 
 def factory_for(policy: Any, env_id: str) -> Callable[[], gym.Env] | None:
@@ -231,7 +234,5 @@ def load_dm_control(env_id: str) -> gym.Env:
     domain, _, task = env_id.removeprefix("dm:").partition("-")
     names = [f"dm:{d}-{t}" for d, t in suite.ALL_TASKS]
     if env_id not in names:
-        near = get_close_matches(env_id, names, n=1)
-        hint = f"; did you mean '{near[0]}'?" if near else ""
-        raise QuarlError(f"unknown environment '{env_id}'{hint}")
+        raise QuarlError(f"unknown environment '{env_id}'{did_you_mean(env_id, names)}")
     return DmControlCompatibilityV0(suite.load(domain, task))

@@ -7,6 +7,7 @@ trained here is an ordinary ``CnnPolicy``.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cache
 from typing import Any
 
 import gymnasium as gym
@@ -27,12 +28,19 @@ PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float
 
 
 def training_dtype(device: torch.device) -> torch.dtype:
-    """bfloat16 on a GPU and on a processor that is faster in it, float32 elsewhere.
+    """bfloat16 on a GPU or processor that is faster in it, float32 elsewhere.
 
     Without instructions for it the networks of Atari train nine times as slowly in bfloat16 as in
     float32 (on a Zen 3), layers of 1024 units eighty times.
     """
-    return torch.bfloat16 if device.type != "cpu" or bf16_is_faster() else torch.float32
+    faster = bf16_is_faster() if device.type == "cpu" else _gpu_has_bfloat16()
+    return torch.bfloat16 if faster else torch.float32
+
+
+@cache
+def _gpu_has_bfloat16() -> bool:
+    """Not so before Ampere, where torch emulates it."""
+    return torch.cuda.is_bf16_supported(including_emulation=False)
 
 
 class FastNatureCNN(NatureCNN):
@@ -150,7 +158,8 @@ class LossScaler:
     def _before_step(self, *_: Any) -> None:
         grads = [p.grad for p in self.parameters if p.grad is not None]
         self.good_steps += 1
-        if not torch.stack([grad.isfinite().all() for grad in grads]).all():
+        # One that is not finite makes the norm of all so; finite ones, clipped by now, do not.
+        if not torch.nn.utils.get_total_norm(grads).isfinite():
             self.skipped += 1
             self.scale, self.good_steps = self.scale / 2, 0
             # An optimizer passes over parameters without a gradient.

@@ -26,7 +26,9 @@ TENSORS, DESCRIPTION = "policy.safetensors", "policy.json"
 MAX_PART_BYTES = 4_500_000  # the repository has no files of more than 5 MB
 
 
-def save_policy(net: PolicyNet, folder: str | Path, provenance: Mapping[str, Any]) -> Path:
+def save_policy(
+    net: PolicyNet, folder: str | Path, provenance: Mapping[str, Any] | None = None
+) -> Path:
     """Write `folder`/policy.safetensors and policy.json, which is there only with whole tensors.
 
     Tensors of more than `MAX_PART_BYTES` are cut into policy.safetensors.00, .01 and so on.
@@ -39,7 +41,7 @@ def save_policy(net: PolicyNet, folder: str | Path, provenance: Mapping[str, Any
     tensors = {name: t.detach().cpu().contiguous() for name, t in net.state_dict().items()}
     check_finite(tensors)
     payload = save_safetensors(tensors)
-    spec = replace(net.spec, provenance={**net.spec.provenance, **provenance})
+    spec = replace(net.spec, provenance={**net.spec.provenance, **(provenance or {})})
     description = {
         "format_version": FORMAT_VERSION,
         "tensors_sha256": hashlib.sha256(payload).hexdigest(),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import product
 from typing import Any
 
@@ -80,10 +82,12 @@ class ActorQStudy:
         torch.set_num_threads(1)
         task = get_task(cell["env_id"])
         options, actors_options = split_options(budget["options"])
-        algorithm = make_algorithm(
-            task.algo, task.env_id, cell["width"], cell["seed"], budget["device"],
-            budget["autocast"], **options,
-        )  # fmt: skip
+        device, autocast = budget["device"], budget["autocast"]
+        if device != "cpu":
+            _load_kernels(task.algo, task.env_id, cell["width"], device, autocast,
+                          json.dumps(options))  # fmt: skip
+        algorithm = make_algorithm(task.algo, task.env_id, cell["width"], cell["seed"], device,
+                                   autocast, **options)  # fmt: skip
         settings = _settings(cell) | {"reopen": self.reopens} | actors_options
         # Afterwards, when the actors have left their cores: a timed study has them to itself.
         result, curve = train_evaluated(
@@ -100,8 +104,21 @@ class ActorQStudy:
         }  # fmt: skip
         return Measurement(
             measured, backend=cell["runtime"], arrays=arrays | {"ages": ages},
-            extra={"device_name": gpu_of(budget["device"])},
+            extra={"device_name": gpu_of(device)},
         )
+
+
+@cache
+def _load_kernels(
+    algo: str, env_id: str, width: int, device: str, autocast: str, options: str
+) -> None:
+    """Some updates of a learner that is thrown away.
+
+    A process's first on a GPU loads the kernels, for up to a second: the first cell would be
+    charged with what the others find loaded.
+    """
+    first = {**json.loads(options), "learning_starts": 0}
+    make_algorithm(algo, env_id, width, 0, device, autocast, **first).learn(10)
 
 
 def _split(actor: str) -> tuple[str, str]:

@@ -41,8 +41,8 @@ def train_evaluated(
         options: of `ActorQ`.
 
     Returns:
-        What the run did; its `learning_curve`, and the `run_energy` (as a record's `energy`) of the
-        run alone.
+        What the run did; its `learning_curve`, and the `run_energy` of the run alone, from the
+        start of the first process to the end of the last: a record's `energy`, and its wall_s.
 
     Raises:
         QuarlError: the run, or its evaluation, failed or was interrupted; its note holds what was
@@ -63,7 +63,7 @@ def train_evaluated(
             done = to_json(actorq.result.as_measured())
             error.add_note(f"Until then: {json.dumps(done)}")  # for the cell's error file
             raise
-        return result, curve | {"run_energy": meter.as_record()}
+        return result, curve | {"run_energy": meter.as_record() | {"wall_s": meter.wall_s}}
 
 
 def learning_curve(

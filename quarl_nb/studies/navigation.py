@@ -23,11 +23,12 @@ from quarl_nb.rl.air_navigation import ENV_ID, AirNavigationEnv
 from quarl_nb.rl.evaluate import Evaluation, evaluate
 from quarl_nb.rl.model import make_model
 from quarl_nb.rl.policies import PolicyNet, PolicySpec, load_spec
+from quarl_nb.rl.ptq import quantize_policy
 from quarl_nb.rl.qat import exported_qat, prepare_qat
 from quarl_nb.rl.recipes import EARLY, get_recipe, recipes
 from quarl_nb.rl.train import let_policy_act
 from quarl_nb.studies.policies import TrainedPolicies, select
-from quarl_nb.studies.ptq import FIRST_SEED, quantize_policy
+from quarl_nb.studies.ptq import FIRST_SEED
 from quarl_nb.studies.qat import trained_bits
 from quarl_nb.studies.watched import Schedule, Trained, train_watched
 from quarl_nb.study import Measurement, network_name

@@ -6,28 +6,26 @@ simulated in fp32, and the policy is run for whole episodes on the same seeds at
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import gymnasium as gym
 import torch
 
 from quarl_nb.errors import check_choice, check_counts, check_seeds
 from quarl_nb.inference import fast_policy
-from quarl_nb.quant import RANGES, Precision, parse_precision, quantize_module, weight_bytes
+from quarl_nb.quant import RANGES, Precision, parse_precision, weight_bytes
 from quarl_nb.rl.atari import is_atari
 from quarl_nb.rl.evaluate import evaluate
-from quarl_nb.rl.observations import CALIBRATION_STEPS, collect_observations
-from quarl_nb.rl.policies import PolicyNet
+from quarl_nb.rl.ptq import quantize_policy
 from quarl_nb.studies.policies import PolicySource, PublicPolicies, Subject, TrainedPolicies, select
 from quarl_nb.studies.ptq_episodes import NEEDED
 from quarl_nb.study import Measurement
 
 # Common random numbers: every precision runs the same episodes. Training selects its best
-# policy on other seeds (quarl_nb.rl.train.SELECTION_SEED), calibration uses others still.
+# policy on other seeds (quarl_nb.rl.train.SELECTION_SEED), calibration uses others still
+# (quarl_nb.rl.ptq.CALIBRATION_SEED).
 FIRST_SEED = 1_000_000
-CALIBRATION_SEED = 2_000_000
 
 TABLE_4 = ["fp32", "fp16", "int8", "affine8", "legacy8"]
 SWEEP = [f"affine{bits}" for bits in range(2, 17)]
@@ -123,24 +121,6 @@ def measure_policy(
         "steps_per_s": sum(result.lengths) / result.wall_s,
     }
     return Measurement(measured, backend="simulated", extra=subject.extra)
-
-
-def quantize_policy(
-    net: PolicyNet,
-    precision: Precision,
-    env_id: str,
-    make: Callable[[], gym.Env] | None = None,
-) -> PolicyNet:
-    """`net` as if computed in `precision`, activations calibrated on its own observations."""
-    calibrate = None
-    if precision.activation is not None:
-
-        def calibrate(model: torch.nn.Module) -> None:
-            collect_observations(model, env_id, CALIBRATION_STEPS, CALIBRATION_SEED, make)
-
-    quantized = quantize_module(net, precision, calibrate)
-    assert isinstance(quantized, PolicyNet)
-    return quantized
 
 
 SOME = ["fp32", "fp16", "int8", "legacy8", "affine2", "affine4", "affine6", "affine8"]

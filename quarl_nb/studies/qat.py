@@ -23,9 +23,10 @@ from quarl_nb.rl.atari import is_atari
 from quarl_nb.rl.evaluate import evaluate
 from quarl_nb.rl.model import make_model
 from quarl_nb.rl.policies import PolicyNet
+from quarl_nb.rl.ptq import quantize_policy
 from quarl_nb.rl.qat import exported_qat, prepare_qat
 from quarl_nb.rl.recipes import Recipe, get_recipe
-from quarl_nb.studies.ptq import ATARI_EPISODES, FIRST_SEED, quantize_policy
+from quarl_nb.studies.ptq import ATARI_EPISODES, FIRST_SEED
 from quarl_nb.studies.regularizers import (
     noise_for_quantization,
     normalize_hidden_layers,

@@ -86,6 +86,24 @@ def test_the_record_holds_what_was_measured_until_an_error_too(tmp_path, capsys,
         assert "packages" in record["provenance"]
 
 
+def test_a_gpu_that_fails_takes_the_policy_but_not_the_record(
+    tmp_path, capsys, broken_env, monkeypatch
+):
+    """After a sticky error of CUDA every tensor on that GPU raises one."""
+    def unreadable(model):
+        raise RuntimeError("CUDA error: unspecified launch failure\nCompile with ...")
+
+    for module in ("rl.checkpoint", "actorq.run"):
+        monkeypatch.setattr(f"quarl_nb.{module}.has_finite_weights", unreadable)
+    folder, file = tmp_path / "policy", tmp_path / "run.json"
+    command = [*SERIAL, "--env", broken_env, "--to", str(folder), "--record", str(file)]
+    assert main([*command, "--checkpoint", str(tmp_path / "run.pt"), "--steps", "200"]) == 2
+    captured = capsys.readouterr()
+    assert captured.err.endswith("error: environment raised ZeroDivisionError: no such wind\n")
+    assert json.loads(file.read_text())["measured"]["steps"] == 150
+    assert not folder.exists()
+
+
 def test_the_record_of_a_run_on_ray_holds_no_energy_for_it_would_lack_the_actors(
     tmp_path, monkeypatch
 ):
@@ -252,7 +270,7 @@ def test_ctrl_c_while_a_run_is_saved_loses_none_of_it(
         command += ["--checkpoint", str(checkpoint), "--record", str(file)]
         assert main(command) == status
         captured = capsys.readouterr()
-        assert captured.out.endswith(f"policy: {folder}\nrecord: {file}\n")
+        assert captured.out.endswith(f"record: {file}\npolicy: {folder}\n")
         assert captured.err == ("interrupted\n" if status == 130 else f"error: {stopped}\n")
         assert read_progress(checkpoint).timesteps == steps
         assert load_policy(folder).spec.provenance["timesteps"] == steps

@@ -153,7 +153,7 @@ def test_what_is_no_file_or_no_json_is_one_clear_line(tmp_path):
 
 def test_a_policy_is_named_after_its_folder_from_inside_it_too(make_policy, tmp_path, monkeypatch):
     net = make_policy((6,), ("linear", {"in_features": 6, "out_features": 2}))
-    save_policy(net, tmp_path / "mine", {})
+    save_policy(net, tmp_path / "mine")
     np.save(tmp_path / "obs.npy", np.ones((3, 6), np.float32))
     monkeypatch.chdir(tmp_path / "mine")
     for source in (".", "../mine/", str(tmp_path / "mine")):

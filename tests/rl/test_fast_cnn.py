@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from quarl_nb.rl.fast_cnn import (
     LossScaler,
     _by_block,
     _bytes_by_block,
+    _gpu_has_bfloat16,
     training_dtype,
 )
 from quarl_nb.rl.model import make_model
@@ -85,7 +87,18 @@ def test_half_precision_is_the_default_only_where_it_is_faster(fast, monkeypatch
     assert torch.equal(features, net(obs))
     net.dtype = torch.float32 if fast else torch.bfloat16
     assert not torch.equal(features, net(obs))
-    assert training_dtype(torch.device("cuda")) == torch.bfloat16
+
+
+@pytest.mark.parametrize("major", [7, 8])
+def test_a_gpu_that_would_emulate_bfloat16_trains_in_float32(major, monkeypatch):
+    _gpu_has_bfloat16.cache_clear()
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.current_device", lambda: 0)
+    monkeypatch.setattr("torch.cuda.get_device_properties", lambda _: SimpleNamespace(major=major))
+    monkeypatch.setattr("torch.cuda._check_bf16_tensor_supported", lambda _: True)
+    expected = torch.bfloat16 if major >= 8 else torch.float32
+    assert training_dtype(torch.device("cuda")) == expected
+    _gpu_has_bfloat16.cache_clear()
 
 
 def test_sizes_are_what_is_asked_for():

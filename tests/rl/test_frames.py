@@ -96,7 +96,7 @@ def test_actions_of_another_range_are_refused(make_policy, monkeypatch):
 
 
 def test_every_command_takes_a_policy_of_turned_frames(policy_of, tmp_path, capsys):
-    folder = str(save_policy(policy_of(3, 4, 5), tmp_path / "policy", {}))
+    folder = str(save_policy(policy_of(3, 4, 5), tmp_path / "policy"))
     for command in (["evaluate", "--precision", "int8", "--episodes", "2"],
                     ["quantize", "--episodes", "2"],
                     ["export", "--to", str(tmp_path / "exported")]):  # fmt: skip

@@ -60,13 +60,13 @@ def test_a_policy_folder_of_the_hub(folder: Path) -> None:
 def test_the_hub_names_no_environment_whose_module_would_run(folder: Path, tmp_path: Path) -> None:
     net = load_policy(folder / "ppo-CartPole-v1.zip")
     net.spec = replace(net.spec, env_id="some_module:E-v0")
-    save_policy(net, folder, {})
+    save_policy(net, folder)
     for given in ({}, {"env_id": None}):
         with pytest.raises(QuarlError, match="in 'some_module:E-v0', which would run that module"):
             load_from_hub(SOURCE, lambda *_: str(folder), **given)
     for env_id in ("CartPole-v1", "my_module:E-v0"):
         found = load_from_hub(SOURCE, lambda *_: str(folder), env_id=env_id)
-        saved = save_policy(found, tmp_path / "mine", {})  # of which a study makes the environment
+        saved = save_policy(found, tmp_path / "mine")  # of which a study makes the environment
         assert load_policy(saved).spec.env_id == env_id
 
 

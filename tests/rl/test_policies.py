@@ -34,7 +34,7 @@ def net() -> PolicyNet:
 
 
 def test_a_folder_acts_where_it_is_told_to(net: PolicyNet, tmp_path: Path) -> None:
-    save_policy(net, tmp_path, {})
+    save_policy(net, tmp_path)
     assert load_policy(tmp_path).spec.env_id == "CartPole-v1"
     assert load_policy(tmp_path, env_id="Acrobot-v1").spec.env_id == "Acrobot-v1"
     with pytest.raises(TypeError, match="vec_normalize"):
@@ -125,7 +125,7 @@ def test_disk_keeps_everything(net: PolicyNet, tmp_path: Path) -> None:
     assert loaded.spec == replace(net.spec, provenance={"steps": 10})
     assert all(torch.equal(net.state_dict()[k], v) for k, v in loaded.state_dict().items())
     gru = gru_policy()
-    save_policy(gru, tmp_path / "p", {})
+    save_policy(gru, tmp_path / "p")
     obs = torch.randn(3, 3, generator=torch.Generator().manual_seed(0))
     assert torch.equal(load_policy(tmp_path / "p")(obs), gru(obs))
     assert sorted(os.listdir(tmp_path / "p")) == ["policy.json", "policy.safetensors"]
@@ -142,10 +142,10 @@ def test_provenance_may_hold_numpys_numbers_but_nothing_that_json_has_not(
 
 
 def test_large_tensors_are_cut_into_parts(net: PolicyNet, tmp_path: Path, monkeypatch) -> None:
-    whole = (save_policy(net, tmp_path / "whole", {}) / "policy.safetensors").read_bytes()
-    folder = save_policy(net, tmp_path / "cut", {})
+    whole = (save_policy(net, tmp_path / "whole") / "policy.safetensors").read_bytes()
+    folder = save_policy(net, tmp_path / "cut")
     monkeypatch.setattr(policies, "MAX_PART_BYTES", len(whole) // 3 + 1)
-    save_policy(net, folder, {})
+    save_policy(net, folder)
     names = [f"policy.safetensors.0{i}" for i in range(3)]
     assert sorted(os.listdir(folder)) == ["policy.json", *names]
     assert b"".join((folder / name).read_bytes() for name in names) == whole
@@ -155,7 +155,7 @@ def test_large_tensors_are_cut_into_parts(net: PolicyNet, tmp_path: Path, monkey
     with pytest.raises(QuarlError, match="truncated or was changed"):
         load_policy(folder)
     monkeypatch.undo()
-    save_policy(net, folder, {})
+    save_policy(net, folder)
     assert sorted(os.listdir(folder)) == ["policy.json", "policy.safetensors"]
 
 
@@ -165,7 +165,7 @@ def test_what_only_a_zip_lacks_is_not_passed_over(
     net: PolicyNet, tmp_path: Path, monkeypatch, source: str, option: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    save_policy(net, "folder", {})
+    save_policy(net, "folder")
     with pytest.raises(QuarlError, match=f"^{option} goes with an SB3 zip: '{source}' has its own"):
         load_policy(source, **{option: "relu"})
 
@@ -174,7 +174,7 @@ def test_a_policy_of_more_than_a_hundred_parts_is_read_in_their_order(
     net: PolicyNet, tmp_path: Path, monkeypatch
 ) -> None:
     monkeypatch.setattr(policies, "MAX_PART_BYTES", 1)
-    folder = save_policy(net, tmp_path, {})
+    folder = save_policy(net, tmp_path)
     assert (folder / "policy.safetensors.100").exists()
     assert torch.equal(load_policy(folder).layers[0].weight, net.layers[0].weight)
 
@@ -202,7 +202,7 @@ BAD_TENSORS = {
 
 @pytest.mark.parametrize("message", BAD_TENSORS)
 def test_bad_tensors_are_named(net: PolicyNet, tmp_path: Path, message: str) -> None:
-    save_policy(net, tmp_path, {})
+    save_policy(net, tmp_path)
     rewrite(tmp_path, tensors=BAD_TENSORS[message])
     with pytest.raises(QuarlError, match=message) as caught:
         load_policy(tmp_path)
@@ -212,7 +212,7 @@ def test_bad_tensors_are_named(net: PolicyNet, tmp_path: Path, message: str) -> 
 def test_damaged_files_are_named(net: PolicyNet, tmp_path: Path) -> None:
     with pytest.raises(QuarlError, match="no policy in"):
         load_policy(tmp_path / "nothing")
-    save_policy(net, tmp_path, {})
+    save_policy(net, tmp_path)
     tensors = tmp_path / "policy.safetensors"
     payload = tensors.read_bytes()
     for changed in (payload[:-1], payload[:-1] + b"\x01", b""):
@@ -263,7 +263,7 @@ BAD_SPECS = {
 
 @pytest.mark.parametrize("message", BAD_SPECS)
 def test_bad_descriptions_are_named(net: PolicyNet, tmp_path: Path, message: str) -> None:
-    save_policy(net, tmp_path, {})
+    save_policy(net, tmp_path)
     spec = json.loads((tmp_path / "policy.json").read_text())["spec"]
     rewrite(tmp_path, spec=spec | BAD_SPECS[message])
     with pytest.raises(QuarlError, match=message) as caught:
@@ -328,7 +328,7 @@ def test_layers_that_mix_observations_are_refused() -> None:
 def test_saving_where_one_cannot_is_one_line(net: PolicyNet, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(QuarlError, match="cannot write '"):
-        save_policy(net, tmp_path / "file", {})
+        save_policy(net, tmp_path / "file")
 
 
 def test_act_checks_the_observation(net: PolicyNet) -> None:

@@ -144,7 +144,7 @@ def test_learn_trains_a_quantized_policy_that_exports_and_reopens(
 
     net = export_qat(model)
     assert torch.equal(exported(model, net, obs), outputs(model, obs))
-    save_policy(net, tmp_path / "policy", {})
+    save_policy(net, tmp_path / "policy")
     assert torch.equal(load_policy(tmp_path / "policy")(obs), net(obs))
     if "method" not in way:
         ranges = "per_channel" if "per_channel" in way else "minmax"

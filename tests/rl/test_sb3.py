@@ -157,7 +157,7 @@ def test_same_actions_live_zipped_and_on_disk(name: str, tmp_path: Path) -> None
     assert (zipped.spec.layers, zipped.spec.head) == (live.spec.layers, live.spec.head)
     assert zipped.spec.algo == live.spec.algo
     assert_same(zipped, model, obs)
-    save_policy(zipped, tmp_path / "policy", {})
+    save_policy(zipped, tmp_path / "policy")
     assert_same(load_policy(tmp_path / "policy"), model, obs)
 
 

@@ -121,11 +121,11 @@ def test_a_policy_that_is_half_published_over_an_older_one_is_missing(
         path.write_bytes(content)
 
     folder, linear = zoo.policy_folder(PPO), ("linear", {"in_features": 2, "out_features": 2})
-    save_policy(make_policy((2,), linear, seed=0), folder, {})
+    save_policy(make_policy((2,), linear, seed=0), folder)
     assert zoo.is_published(PPO)
     monkeypatch.setattr("quarl_nb.rl.policies.write_atomically", killed)
     with pytest.raises(KeyboardInterrupt):
-        save_policy(make_policy((2,), linear, seed=1), folder, {})
+        save_policy(make_policy((2,), linear, seed=1), folder)
     assert zoo.state_of(PPO) == "missing"
     assert zoo.wanted_policies([PPO], missing=False) == [PPO]
 
@@ -237,7 +237,7 @@ def test_a_published_policy_says_that_its_run_was_cut_short(project, clock):
     assert zoo.state_of(A2C) == "trained"
     project[A2C] = replace(project[A2C], target_return=501.0)
     assert zoo.state_of(A2C) == f"trained, stopped early at step {at} of 320"
-    save_policy(load_policy(run / "best"), folder, {})  # as it was done before
+    save_policy(load_policy(run / "best"), folder)  # as it was done before
     assert zoo.state_of(A2C) == f"trained; again at step {at} of 320"
     (run / "checkpoint.pt").unlink()
     assert zoo.state_of(A2C) == "trained"

@@ -12,7 +12,7 @@ from quarl_nb.store import ResultStore
 from quarl_nb.studies import actorq_training
 from quarl_nb.studies.actorq import RUNTIME, SCALING, SPEEDUP, STALENESS
 from quarl_nb.studies.actorq_training import train_evaluated
-from quarl_nb.studies.tasks import TASKS
+from quarl_nb.studies.tasks import TASKS, Task
 
 
 def test_the_tasks_are_those_of_tables_2_and_3():
@@ -52,6 +52,7 @@ def test_a_cell_is_one_run_from_actors_to_records(tmp_path):
     assert len(arrays["ages"]) == measured["messages"] and arrays["ages"].min() >= 0
     run, cell = measured["run_energy"], record["energy"]
     assert 0 < run["cpu_s"] < cell["cpu_s"] and 0 < run["energy_j"] < cell["energy_j"]
+    assert measured["run_s"] < run["wall_s"] < record["wall_s"]
     assert record["extra"] == {"device_name": None}
     assert set(measured["actor_s"]) >= {"environment", "inference", "pull", "load", "wait"}
     assert record["cell"]["pull_period"] == 100 and record["cell"]["communication"] == "int8"
@@ -81,6 +82,32 @@ def test_a_tasks_options_go_to_its_algorithm_and_those_of_actors_to_actorq(monke
     with pytest.raises(Stop) as caught:
         SPEEDUP.measure(cell, budget)
     assert caught.value.args == (0.5, "rescaled:MountainCar-v0", True, False)
+
+
+@pytest.mark.parametrize(("env_id", "algo"), [("CartPole-v1", "dqn"), ("Pendulum-v1", "d4pg")])
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_on_a_gpu_another_learner_loads_the_kernels_first(env_id, algo, device, monkeypatch):
+    """`cuda` stands for one here: both learners are made on the processor."""
+    made = []
+
+    def make(algo, env_id, width, seed, device, autocast, **options):
+        made.append(make_algorithm(algo, env_id, width, seed, "cpu", autocast, **options))
+        return made[-1]
+
+    def train(algorithm, *_, **__):
+        assert algorithm is made[-1] and not algorithm._n_updates
+        raise QuarlError("stop")
+
+    monkeypatch.setattr("quarl_nb.studies.actorq.make_algorithm", make)
+    monkeypatch.setattr("quarl_nb.studies.actorq.train_evaluated", train)
+    monkeypatch.setattr("quarl_nb.studies.actorq.get_task", lambda env_id: Task(
+        env_id, algo, "a task", 100, options={"n_steps": 3, "batch_size": 8}))
+    asked = {"tasks": [env_id], "widths": [8], "device": device, "seeds": [0, 1]}
+    for cell, budget in SPEEDUP.cells(SPEEDUP.profiles["smoke"] | asked):
+        with pytest.raises(QuarlError, match="stop"):
+            SPEEDUP.measure(cell, budget)
+    first = [learner._n_updates > 0 for learner in made]
+    assert first == ([True] if device == "cuda" else []) + [False] * 4
 
 
 def test_a_run_that_failed_leaves_what_was_measured_until_then(broken_env):
@@ -154,6 +181,7 @@ def test_wrong_parameters_are_one_clear_line(parameters, message):
     (("sac", "Pendulum-v1", 8, 0, "cpu", "bf16"), "sac has no autocast"),
 ])  # fmt: skip
 def test_algorithms_that_cannot_be_made_say_why(arguments, message, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     with pytest.raises(QuarlError, match=message) as caught:
         make_algorithm(*arguments)
@@ -166,8 +194,10 @@ def test_half_precision_that_is_slower_is_told(monkeypatch):
         make_algorithm("dqn", "CartPole-v1", width=8, autocast="bf16")
 
 
-def test_a_gpu_that_is_absent_is_told(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+@pytest.mark.parametrize("counted", [0, 1])
+def test_a_gpu_that_is_absent_or_has_too_old_a_driver_is_told(counted, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: counted)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(QuarlError, match="device 'cuda:0' was asked for, but torch finds no CUDA"):
         make_algorithm("dqn", "CartPole-v1", device="cuda:0")
 

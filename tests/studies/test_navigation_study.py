@@ -153,15 +153,15 @@ def test_cells_are_every_way_to_set_ranges_and_every_training(project):
 
 def test_all_means_the_policies_that_exist_and_no_others(project):
     folder = project / "data" / "policies"
-    save_policy(replace_env(pilot(), "CartPole-v1"), folder / "dqn-CartPole-v1", {})
-    save_policy(pilot(), folder / "dqn-AirNavigation-II", {})
+    save_policy(replace_env(pilot(), "CartPole-v1"), folder / "dqn-CartPole-v1")
+    save_policy(pilot(), folder / "dqn-AirNavigation-II")
     found = cells(policies=["all"], qat=["affine4"])
     assert {cell["policy"] for cell, _ in found} == {POLICY, "dqn-AirNavigation-II"}
     assert {c["policy"] for c, _ in found if c["method"] == "qat"} == {POLICY}
 
 
 def test_a_policy_that_stopped_early_is_quantized_and_never_trained_on(project):
-    save_policy(pilot(), project / "data" / "policies" / f"{POLICY}-early", {})
+    save_policy(pilot(), project / "data" / "policies" / f"{POLICY}-early")
     for profile in ("quick", "full"):
         found = NAVIGATION.cells(NAVIGATION.profiles[profile])
         early = [cell for cell, _ in found if cell["policy"] == f"{POLICY}-early"]
@@ -186,7 +186,7 @@ def test_networks_are_named_as_in_table_6():
 
 def test_a_policy_of_ones_own_flies_by_its_name_and_is_not_trained_on(project):
     folder = project / "data" / "policies" / "mine"
-    save_policy(pilot(), folder, {})
+    save_policy(pilot(), folder)
     found = cells(policies=["mine"], qat=["affine4"])
     assert {(cell["policy"], cell["network"], cell["method"]) for cell, _ in found} == {
         ("mine", "64x3", "minmax"), ("mine", "64x3", "per_channel")
@@ -195,13 +195,13 @@ def test_a_policy_of_ones_own_flies_by_its_name_and_is_not_trained_on(project):
     assert {budget["tensors_sha256"] for _, budget in found} == {load_digest(folder)}
     measured = NAVIGATION.measure(*found[0]).measured
     assert len(measured["success"]) == TINY["episodes"]
-    save_policy(replace_env(pilot(), "CartPole-v1"), folder, {})
+    save_policy(replace_env(pilot(), "CartPole-v1"), folder)
     with pytest.raises(QuarlError, match="'mine' acts in 'CartPole-v1', not in 'quarl/AirNav"):
         cells(policies=["mine"])
 
 
 def test_it_is_told_where_none_of_the_chosen_policies_is_trained_on(project, caplog):
-    save_policy(pilot(), project / "data" / "policies" / "dqn-AirNavigation-II", {})
+    save_policy(pilot(), project / "data" / "policies" / "dqn-AirNavigation-II")
     assert cells(policies=["dqn-AirNavigation-II"], qat=["affine4"])
     assert "no QAT, as qat_policies names none of the chosen policies" in caplog.text
     caplog.clear()
@@ -225,7 +225,7 @@ def test_it_is_told_where_none_of_the_chosen_policies_is_trained_on(project, cap
     ],
 )
 def test_bad_parameters_are_one_clear_line(project, change, message):
-    save_policy(pilot(), project / "data" / "policies" / "mine", {})
+    save_policy(pilot(), project / "data" / "policies" / "mine")
     with pytest.raises(QuarlError) as caught:
         plan(NAVIGATION, "smoke", change)
     assert message in str(caught.value)

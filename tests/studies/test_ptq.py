@@ -10,15 +10,15 @@ import torch
 
 from quarl_nb import quantize
 from quarl_nb.errors import QuarlError
-from quarl_nb.quant import parse_precision
 from quarl_nb.quantize import quantize_table
 from quarl_nb.rl.layers import Layer
 from quarl_nb.rl.policies import Head, PolicyNet, PolicySpec, load_digest, save_policy
+from quarl_nb.rl.ptq import quantize_policy
 from quarl_nb.runner import plan, run_study
 from quarl_nb.store import ResultStore
 from quarl_nb.studies import STUDIES, get_study
 from quarl_nb.studies.policies import TrainedPolicies, select
-from quarl_nb.studies.ptq import PTQ, PTQ_PUBLIC, quantize_policy
+from quarl_nb.studies.ptq import PTQ, PTQ_PUBLIC
 from quarl_nb.studies.weights import WEIGHTS, WEIGHTS_PUBLIC
 
 
@@ -65,14 +65,14 @@ def test_every_precision_of_the_full_profile_is_measured(project):
 
 def test_quantized_returns_are_those_of_the_quantized_weights(project):
     # At 2 bits the affine grid of [-1, 1] is -1, -1/3, 1/3, 1 shifted to hold zero exactly.
-    quantized = quantize_policy(lean_policy(), parse_precision("affine2"), "CartPole-v1")
+    quantized = quantize_policy(lean_policy(), "affine2", "CartPole-v1")
     levels = quantized.state_dict()["layers.0.weight"].unique()
     assert len(levels) <= 4
     assert 0.0 in levels
 
 
 def test_int8_is_calibrated_on_the_policys_own_observations(project):
-    quantized = quantize_policy(lean_policy(), parse_precision("int8"), "CartPole-v1")
+    quantized = quantize_policy(lean_policy(), "int8", "CartPole-v1")
     obs = torch.as_tensor(np.random.default_rng(0).normal(0, 0.1, (50, 4)), dtype=torch.float32)
     exact, got = lean_policy()(obs), quantized(obs)
     error = (exact - got).abs().max()
@@ -129,7 +129,7 @@ def test_cells_pair_every_precision_with_the_ranges_it_can_have(project):
 def test_atari_policies_run_thirty_episodes(tmp_path, monkeypatch):
     net = lean_policy()
     net.spec = replace(net.spec, env_id="PongNoFrameskip-v4")
-    save_policy(net, tmp_path / "data" / "policies" / "dqn-PongNoFrameskip-v4", {})
+    save_policy(net, tmp_path / "data" / "policies" / "dqn-PongNoFrameskip-v4")
     monkeypatch.chdir(tmp_path)
     ((_, budget), *_) = PTQ.cells(PTQ.profiles["full"])
     assert budget["episodes"] == 30
@@ -158,7 +158,7 @@ def test_bad_parameters_are_one_clear_line(project, change, message):
 
 def test_a_tampered_policy_fails_its_cells_and_no_others(project):
     folder = project / "data" / "policies"
-    save_policy(lean_policy(), folder / "a2c-CartPole-v1", {})
+    save_policy(lean_policy(), folder / "a2c-CartPole-v1")
     tensors = folder / "a2c-CartPole-v1" / "policy.safetensors"
     tensors.write_bytes(tensors.read_bytes()[:-1] + b"\x01")
     parameters = {"policies": ["all"], "precisions": ["fp32"], "ranges_at": ["affine4"]}
@@ -172,7 +172,7 @@ def test_nan_weights_are_refused_with_their_name(project):
     with torch.no_grad():
         net.layers[0].weight[0, 0] = float("nan")
     with pytest.raises(QuarlError, match="layers.0.weight"):
-        quantize_policy(net, parse_precision("affine8"), "CartPole-v1")
+        quantize_policy(net, "affine8", "CartPole-v1")
 
 
 def test_every_study_can_be_got_by_name():
@@ -193,11 +193,11 @@ def test_a_greedy_policy_of_atari_plays_some_actions_at_random(project):
     folder = project / "data" / "policies" / "mine"
     own = lean_policy()
     own.spec = replace(own.spec, env_id="PongNoFrameskip-v4")
-    save_policy(own, folder, {})
+    save_policy(own, folder)
     shares = {}
     for head in ("argmax", "sample"):
         own.spec = replace(own.spec, head=Head(head))
-        save_policy(own, folder, {})
+        save_policy(own, folder)
         (_, budget), *_ = PTQ.cells({**PTQ.profiles["smoke"], "policies": ["mine"]})
         shares[head] = budget.get("random_actions")
     assert shares == {"argmax": 0.01, "sample": None}  # None: the key of the records before it
@@ -208,7 +208,7 @@ def test_another_policy_of_the_same_name_is_measured_anew(project, study):
     folder, store = project / "data" / "policies" / "mine", ResultStore()
 
     def run_it():
-        save_policy(own, folder, {})
+        save_policy(own, folder)
         return run_study(study, "smoke", store, progress=False, parameters={"policies": ["mine"]})
 
     own = lean_policy()
@@ -253,14 +253,14 @@ def test_a_policy_of_ones_own_is_measured_by_its_name_alone(project):
     folder = project / "data" / "policies" / "mine"
     own = lean_policy()
     own.spec = replace(own.spec, algo="dqn")
-    save_policy(own, folder, {})
+    save_policy(own, folder)
     source, store = TrainedPolicies(), ResultStore()
     assert source.names() == ["ppo-CartPole-v1"]
     assert source.describe("mine") == ("dqn", "CartPole-v1")
     run_study(PTQ, "smoke", store, progress=False, parameters={"policies": ["mine"]})
     assert set(store.frame("ptq")["policy"]) == {"mine"}
     own.spec = replace(own.spec, env_id=None)
-    save_policy(own, folder, {})
+    save_policy(own, folder)
     with pytest.raises(QuarlError, match="'mine' does not say where it acts"):
         select(source, ["mine"])
     with pytest.raises(QuarlError, match="allowed: one that save_policy wrote to data/policies, "):

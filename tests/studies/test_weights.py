@@ -22,7 +22,7 @@ def test_statistics_of_a_policy_are_recorded_by_layer(tmp_path, monkeypatch):
     spec = PolicySpec("ppo", "CartPole-v1", (4,), layers, Head("argmax"))
     weight = torch.tensor([[0.0, 1.0, 2.0, 3.0], [4.0, 5.0, 6.0, 7.3]])
     net = PolicyNet(spec, {"layers.0.weight": weight, "layers.0.bias": torch.zeros(2)})
-    save_policy(net, tmp_path / "data" / "policies" / "ppo-CartPole-v1", {})
+    save_policy(net, tmp_path / "data" / "policies" / "ppo-CartPole-v1")
     monkeypatch.chdir(tmp_path)
     store = ResultStore()
     run_study(WEIGHTS, "smoke", store, progress=False)
