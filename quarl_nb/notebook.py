@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 
 from quarl_nb.errors import QuarlError, UnavailableError, check_choice
 from quarl_nb.report.claims import FAMILIES, Claim
-from quarl_nb.report.losses import PUBLIC
+from quarl_nb.report.labels import PUBLIC
 from quarl_nb.report.style import STYLE, NothingToDrawError
 from quarl_nb.store import ResultStore
 

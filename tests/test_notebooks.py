@@ -16,7 +16,7 @@ import pytest
 from quarl_nb.errors import QuarlError
 from quarl_nb.notebook import LONG_TEXT, count_runs, load_records, load_runs, show_table
 from quarl_nb.render import LISTS, NotebookError, assigned_values, render_notebook
-from quarl_nb.report import losses, paper, stats
+from quarl_nb.report import paper, stats, texts
 from quarl_nb.report.actorq.testing import make_records, write_runs
 from quarl_nb.report.edge import testing as edge_testing
 from quarl_nb.runner import RunSummary
@@ -387,9 +387,9 @@ def test_the_pi_notebook_tells_what_is_published_measured_and_modelled(tmp_path,
     text = shown("10_pi_deployment", records=str(store.root), policy="nobody")
     assert "18 times are measured, 18 modelled, 0 results of boards imported" in text
     assert text.count("<picture>") == 3
-    assert "none of them exceeds it" in text and "+12.0 [+9.9, +14.2]" in text
+    assert "None of the policies said to exceed" in text and "+12.0 [+9.9, +14.2]" in text
     assert "- **not reproduced**: “Policies II and III take more memory than the total RAM" in text
-    assert "- **reproduced**: “Policy I 3L, MLP, 64 Nodes" in text
+    assert "- **reproduced**: “We evaluate the all the three policies" in text
     assert "- **inconclusive**: “quantizing larger models" in text
     assert "assumed: a card" in text and "1.580" in text  # of the code, as no record here has it
 
@@ -426,7 +426,7 @@ def test_the_tour_tells_which_form_is_without_a_loss_if_one_is(lost, told):
                           "weight_bytes": [400, 200, 100], **ends})  # fmt: skip
     said: list = []
     exec(cells["play-table"] + "\n" + cells["play-told"], {
-        "quantize": SimpleNamespace(quantize_table=lambda *_, **__: table), "losses": losses,
+        "quantize": SimpleNamespace(quantize_table=lambda *_, **__: table), "texts": texts,
         "notebook": SimpleNamespace(show_table=lambda shown, index: said.append(shown.to_string())),
         "stats": stats, "Markdown": said.append, "folder": "mine", "policy": "mine", "bits": [],
         "episodes": 20, "ranges": "minmax",

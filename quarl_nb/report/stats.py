@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -23,6 +24,11 @@ ROUNDING = 1e-9  # a difference this small, in parts of the larger of value and 
 Z_95 = 1.959964  # of the normal distribution
 
 
+def with_ends(name: str) -> list[str]:
+    """The columns of an estimate with an interval: `name`, `name`_low and `name`_high."""
+    return [name, f"{name}_low", f"{name}_high"]
+
+
 @dataclass(frozen=True)
 class Interval:
     """An estimate and its confidence interval (NaN: none), in the units of the estimate."""
@@ -33,8 +39,16 @@ class Interval:
 
     @classmethod
     def of(cls, row: pd.Series, name: str) -> Interval:
-        """The columns `name`, `name`_low and `name`_high of a row."""
-        return cls(*(float(row[f"{name}{end}"]) for end in ("", "_low", "_high")))
+        """The columns `with_ends` of a row."""
+        return cls(*(float(row[column]) for column in with_ends(name)))
+
+    def columns(self, name: str) -> dict[str, float]:
+        """What `of` reads: the columns `with_ends`, in their order."""
+        return dict(zip(with_ends(name), (self.value, self.low, self.high), strict=True))
+
+    def __neg__(self) -> Interval:
+        """Of the negative estimate, as a gain is a negative loss."""
+        return Interval(-self.value, -self.high, -self.low)
 
     def text(self, form: str) -> str:
         """Its numbers formatted by `form`, as "1.3 [1.1, 1.4]"; the estimate alone without ends."""
@@ -184,6 +198,11 @@ def ratio_of_means(
     freedom = squares.sum() ** 2 / sum(squares**2 / [len(side) - 1 for side in sides])
     reach = float(np.exp(student.ppf(1 - alpha / 2, freedom) * np.sqrt(squares.sum())))
     return Interval(value, value / reach, value * reach)
+
+
+def named_generator(name: str) -> np.random.Generator:
+    """Seeded by the name of what it redraws: its draws do not depend on what else is redrawn."""
+    return np.random.default_rng(zlib.crc32(name.encode()))
 
 
 def bootstrap_weights(

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from quarl_nb.errors import QuarlError
 from quarl_nb.paths import write_atomically
-from quarl_nb.report.stats import MARGIN
+from quarl_nb.report.stats import MARGIN, with_ends
 
 COLUMN_IN = 3.35  # one column of a two-column page
 PAGE_IN = 6.9  # both columns
@@ -76,8 +76,7 @@ def panel_grid(n: int, columns: int = 4, height_in: float = 1.35) -> tuple[Figur
 def common_legend(fig: FigureBase, axes: list[Axes], columns: int = 6) -> None:
     """One legend above all panels of a figure or part of one, of at most so many columns."""
     found = labelled(axes)
-    fig.legend(list(found.values()), list(found), loc="outside upper center",
-               ncols=min(len(found), columns))  # fmt: skip
+    fig.legend(list(found.values()), list(found), loc="outside upper center", ncols=columns)
 
 
 def labelled(axes: list[Axes]) -> dict[str, Artist]:
@@ -110,7 +109,7 @@ def interval_errors(rows: pd.DataFrame, name: str) -> NDArray[np.float64]:
 
     (A percentile interval need not hold the estimate: no bar is negative.)
     """
-    value, low, high = (rows[f"{name}{end}"] for end in ("", "_low", "_high"))
+    value, low, high = (rows[column] for column in with_ends(name))
     return np.maximum([value - low, high - value], 0)
 
 

@@ -8,7 +8,22 @@ import pandas as pd
 
 from quarl_nb.report.stats import Interval
 
-AS_PERCENT = "z.1%"  # 0.0123 as 1.2%, without a negative zero
+AS_PERCENT = "z.1%"
+
+
+def percent(fraction: float) -> str:
+    """0.0123 as 1.2%, without a negative zero."""
+    return f"{fraction:{AS_PERCENT}}"
+
+
+def percent_interval(share: Interval) -> str:
+    """As 1.2% [0.3%, 2.0%]; without an interval where there is none, empty for NaN."""
+    return "" if math.isnan(share.value) else share.text(AS_PERCENT)
+
+
+def points(share: Interval, form: str) -> str:
+    """A share, or a difference of shares, in points: 0.012 as 1.2 by the form ".1f"."""
+    return Interval(100 * share.value, 100 * share.low, 100 * share.high).text(form)
 
 
 def interval_texts(rows: pd.DataFrame, name: str, form: str) -> list[str]:

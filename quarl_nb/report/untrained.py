@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -13,7 +12,7 @@ import pandas as pd
 from quarl_nb.errors import QuarlError
 from quarl_nb.paths import read_object, untrained_file
 from quarl_nb.report.findings import Finding, keys_of
-from quarl_nb.report.losses import REFERENCE, returns_of
+from quarl_nb.report.policy_records import REFERENCE, finite_returns, returns_of
 from quarl_nb.report.pvalues import permutation_p
 from quarl_nb.report.stats import ALPHA, Floats
 
@@ -30,17 +29,13 @@ def untrained_returns(path: Path | None = None) -> dict[str, list[Floats]]:
     path = path or untrained_file()
     entries = read_object(path)
     try:
-        return {env_id: [_returns(entry[name]) for name in ("random", "idle") if name in entry]
-                for env_id, entry in entries.items()}  # fmt: skip
+        return {
+            env_id: [finite_returns(entry[name]["returns"])
+                     for name in ("random", "idle") if name in entry]
+            for env_id, entry in entries.items()
+        }  # fmt: skip
     except (ValueError, KeyError, TypeError) as error:
         raise QuarlError(f"returns of untrained policies '{path}': {error!r}") from error
-
-
-def _returns(found: Mapping[str, Any]) -> Floats:
-    returns = np.asarray(found["returns"], float)
-    if returns.ndim != 1 or not returns.size or not np.isfinite(returns).all():
-        raise ValueError("returns are to be finite numbers, one an episode")
-    return returns
 
 
 def learned(
@@ -81,7 +76,7 @@ def fp32_never_learned(records: pd.DataFrame) -> set[str]:
     """`never_learned` of the records in fp32 that hold returns; nobody where none does.
 
     Args:
-        records: one policy a name (`losses.ptq_records`), or it counts if any of its name learned.
+        records: one policy a name (`ptq_records`), or it counts if any of its name learned.
     """
     if "returns" not in records:
         return set()

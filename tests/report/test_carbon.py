@@ -110,7 +110,9 @@ def test_a_gpu_is_the_learners() -> None:
     frame = planted()
     # What evaluations draw in the rest of the cell is nobody's.
     with_gpu = frame.assign(
-        run_energy=[{"gpu_energy_j": 3.0 * seconds} for seconds in frame["run_s"]],
+        # Processes that start and end are metered, too.
+        run_energy=[{"gpu_energy_j": 3.0 * (seconds + 50), "wall_s": seconds + 50}
+                    for seconds in frame["run_s"]],
         **{"energy.gpu_energy_j": 9.0 * frame["wall_s"]},
     )
     before, after = (row_of(emissions(f), TORCH, "million steps", "learner")["kg"]
@@ -418,9 +420,11 @@ def test_energy_of_studies_adds_up_and_says_what_is_estimated() -> None:
     assert found["cpu_h"].tolist() == 3 * [0.5]
     with_gpu = pd.concat([frames["ptq"], frames["ptq"].iloc[[0]].assign(**{
         "energy.energy_j": 99_000.0, "energy.gpu_energy_j": 90_000.0, "device": "cuda",
-        "provenance.gpu": "a GPU"})])  # fmt: skip
+        "provenance.gpu": "a display card", "extra.device_name": "a GPU"})])  # fmt: skip
     both = study_energy({"ptq": with_gpu})
     assert [*both["device"]] == [*3 * ["cpu"], "a GPU"]
+    older = study_energy({"ptq": with_gpu.drop(columns="extra.device_name")})
+    assert [*older["device"]] == [*3 * ["cpu"], "a display card"]
     assert both["kwh"].tolist() == pytest.approx([*found["kwh"], 99_000 / 3.6e6])
     (line,) = study_energy_table(found, ["study"]).to_dict("records")
     assert line["cells"] == 3 and line["kWh"] == "0.0075" and line["kg CO2e"] == "0.0027"

@@ -96,14 +96,14 @@ def test_what_boards_say_of_themselves_is_not_what_the_model_knows_of_others() -
         imported([22, 64, 64, 64, 25], precision, us, pi) | {"extra.board": {"model": pi}}
         for precision, us in (("fp32", 30), ("int8", 10))
     ])  # fmt: skip
-    for rows in (timings.explanation_rows, timings.emulated_rows):
+    for rows in (edge.modelled.explanation_rows, edge.modelled.emulated_rows):
         assert rows(boards).empty
-    assert timings.board_inputs(boards, {}).empty
+    assert edge.modelled.board_inputs(boards, {}).empty
     with pytest.raises(NothingToDrawError, match="no modelled board"):
         edge.memory_figure.memory_bars(boards)
     every = pd.concat([timed(), boards], ignore_index=True)
-    assert set(timings.board_inputs(every, {})["machine"]) == {timings.PAPERS_BOARD}
-    assert len(timings.explanation_rows(every)) == 6
+    assert set(edge.modelled.board_inputs(every, {})["machine"]) == {timings.PAPERS_BOARD}
+    assert len(edge.modelled.explanation_rows(every)) == 6
     fig, points = edge.memory_figure.memory_bars(every)
     assert pi not in set(points["machine"])  # the panel is of this machine
     alone, _ = edge.memory_figure.memory_bars(timed())
@@ -122,7 +122,7 @@ def test_times_of_two_processors_are_not_compared() -> None:
 
 
 def test_policies_are_those_of_table_6() -> None:
-    assert timings.policies() == NETWORKS
+    assert timings.table6_networks() == NETWORKS
 
 
 def test_published_times_are_those_of_the_paper() -> None:
@@ -145,7 +145,7 @@ def test_newcombes_example_of_a_difference() -> None:
 
 
 def test_what_swapping_would_have_to_explain_by_hand() -> None:
-    rows = timings.explanation_rows(timed()).set_index(["policy", "precision"])
+    rows = edge.modelled.explanation_rows(timed()).set_index(["policy", "precision"])
     assert len(rows) == 6  # int4 was not published
     row = rows.loc[("Policy II", "fp32")]
     assert row["published_s"] == pytest.approx(0.13349) and row["modelled_s"] == pytest.approx(1e-3)
@@ -153,19 +153,22 @@ def test_what_swapping_would_have_to_explain_by_hand() -> None:
     assert row["flash_over_weights"] == pytest.approx(20e6 * 0.13249 / 600_000)
     assert row["said_to_exceed"] and not row["exceeds"]
     assert not rows.loc[("Policy III", "int8"), "said_to_exceed"]
-    text = timings.explanation_text(rows.reset_index())
-    assert "none of them exceeds it: the largest, Policy III in fp32, makes by the model of " \
-           "a Raspberry Pi 3B a process of 71 MB, where 900 MB are free for it" in text
+    text = edge.modelled.explanation_text(rows.reset_index())
+    assert text.startswith("None of the policies said to exceed the memory does: the largest, "
+                           "Policy III in fp32, makes by the model of a Raspberry Pi 3B a process "
+                           "of 71 MB, where 900 MB are free for it.")  # fmt: skip
     assert "by the same model, a decision would have to read the weights from flash" in text
     # 0.6 MB would not fit where 2.75 MB do, whatever else the process holds.
-    assert "Policy II in fp32 (0.60 MB) would exceed" in text and "int8 (2.75 MB) fit" in text
+    assert "Policy II in fp32 (0.60 MB of weights) would have to overflow while Policy III in " \
+           "int8 (2.75 MB) fits." in text
 
 
 def test_a_board_that_is_too_small_is_told() -> None:
-    rows = timings.explanation_rows(timed(ram=SYSTEM + RUNTIME + 10_000_000))
+    rows = edge.modelled.explanation_rows(timed(ram=SYSTEM + RUNTIME + 10_000_000))
     assert list(rows["exceeds"]) == [False, False, False, False, True, False]
-    assert "one of them exceeds it" in timings.explanation_text(rows)
-    assert "swap" not in timings.explanation_text(rows)
+    text = edge.modelled.explanation_text(rows)
+    assert text.startswith("One of the policies said to exceed the memory does:")
+    assert "swap" not in text
     bound = timings.latency_rows(timed(ram=SYSTEM + RUNTIME + 10_000_000))["bound_by"]
     assert "flash" in set(bound)
 
@@ -203,9 +206,9 @@ def test_without_records_the_published_table_stands_alone() -> None:
     assert edge.success.success_rows(timed()).empty and timings.latency_rows(flights({})).empty
     shown = edge.tables.table6(nothing, nothing)
     assert shown.loc[("Policy I", "fp32"), ("success", "published")] == "60%"
-    for rows in (timings.explanation_rows, timings.emulated_rows):
+    for rows in (edge.modelled.explanation_rows, edge.modelled.emulated_rows):
         assert rows(nothing).empty
-    assert timings.board_inputs(nothing, {}).empty
+    assert edge.modelled.board_inputs(nothing, {}).empty
     for table in ("explanation_table", "boards_table", "inputs_table", "emulated_table",
                   "success_table", "falls_table"):
         assert getattr(edge.tables, table)(nothing).empty
@@ -269,6 +272,15 @@ def test_trainings_with_quantization_are_judged_by_how_they_differ() -> None:
     assert three["low"] == pytest.approx(0.7 - 0.2484, rel=1e-3)
     assert three["fall_high"] == pytest.approx(0.2 + 0.2484, rel=1e-3)
     assert trained(0.99, 0.9, 0.99)["high"] == 1.0
+
+
+def test_two_trainings_stand_in_tables_without_an_interval() -> None:
+    rows = edge.success.success_rows(flights({("affine4", "qat"): 0.7}, trainings=2))
+    shown = edge.tables.success_table(rows).set_index(["policy", "precision"])
+    qat = shown.loc[("Policy I", "affine4")]
+    assert qat[f"success, {edge.tables.MEASURED} [95 %]"] == "70.0%"
+    assert qat["fall, measured [95 %]"] == "+20.0"
+    assert edge.tables.falls_table(rows).loc[0, "affine4"] == "+20.0"
 
 
 def test_trainings_that_succeed_as_often_are_as_sure_as_one() -> None:
@@ -369,6 +381,15 @@ def test_success_figure_has_a_panel_a_policy() -> None:
     assert len(fig.axes) == 1
 
 
+def test_what_the_first_policy_of_the_success_figure_lacks_is_in_its_legend() -> None:
+    flown = flights({("int8", "minmax"): 0.8})
+    lacks = (flown["policy"] == "Policy I") & (flown["precision"] == "fp32")
+    fig, _ = edge.success_figures.success_figure(flown[~lacks])
+    (legend,) = fig.legends
+    assert sorted(text.get_text() for text in legend.get_texts()) == [
+        "PTQ, min-max", "fp32", "published"]  # fmt: skip
+
+
 def test_success_takes_the_time_of_the_kernel_that_holds_the_width() -> None:
     rates = {("int8", "minmax"): 0.8, ("affine8", "qat"): 0.9, ("affine5", "qat"): 0.85,
              ("fp16", "minmax"): 0.9}  # fmt: skip
@@ -399,7 +420,7 @@ def test_emulated_cores_tell_instructions_and_bytes() -> None:
         "instructions": 2400 * share, "code_bytes": 3000, "constant_bytes": 40_000 * share,
         "writable_bytes": 0, "stack_bytes": 500, "observations": 64, "actions_as_recorded": 64,
     } for precision, share in SHARE.items()])  # fmt: skip
-    found = timings.emulated_rows(pd.concat([rows, timed()]))
+    found = edge.modelled.emulated_rows(pd.concat([rows, timed()]))
     assert list(found["precision"]) == ["fp32", "int8", "int4"]
     assert found["least_s"].iloc[0] == pytest.approx(2400 / 2.4e9)  # two a cycle at 1.2 GHz
     shown = edge.tables.emulated_table(found)
@@ -407,20 +428,20 @@ def test_emulated_cores_tell_instructions_and_bytes() -> None:
     assert set(shown["actions as simulated"]) == {"100%"}
     assert set(shown["they hold"]) == {edge.tables.PRINTING}  # older records do not tell
     anew = rows.assign(printing_counted=False)
-    assert not timings.emulated_rows(anew)["printing_counted"].any()
+    assert not edge.modelled.emulated_rows(anew)["printing_counted"].any()
     anew["printing_counted"] = [False, False, None]
-    told = edge.tables.emulated_table(timings.emulated_rows(anew))["they hold"]
+    told = edge.tables.emulated_table(edge.modelled.emulated_rows(anew))["they hold"]
     assert list(told) == ["a decision", "a decision", edge.tables.PRINTING]
     assert timings.latency_rows(rows).empty  # an emulator tells no time
 
 
 def test_every_input_of_the_model_is_listed_with_its_source() -> None:
-    found = timings.board_inputs(timed(), {})
+    found = edge.modelled.board_inputs(timed(), {})
     assert list(found["input"]) == ["ram_bytes", "system_bytes", "flash"]
     assert edge.tables.inputs_table(found)["value (SI units, bytes)"].iloc[0] == "1,000,000,000"
     assert "assumed: a card" in set(found["source"])
     known = {timings.PAPERS_BOARD: model_inputs(BOARDS[timings.PAPERS_BOARD])}
-    every = edge.tables.inputs_table(timings.board_inputs(timed(), known)).set_index("input")
+    every = edge.tables.inputs_table(edge.modelled.board_inputs(timed(), known)).set_index("input")
     values = every["value (SI units, bytes)"]
     assert values["macs_per_cycle_int8"] == "1.580" and values["runtime_bytes_c"] == "1,700,000"
     assert values["ram_bytes"] == "1,000,000,000"  # the record's own

@@ -66,7 +66,8 @@ def test_the_floor_is_of_the_best_bandwidth_measured_there() -> None:
 def test_the_finding_tells_the_processor_and_that_intervals_are_of_one_process() -> None:
     records = make_records().assign(**{"provenance.cpu": "A CPU"})
     found = inference.int8_inference_faster(records, ["2048x3"])
-    assert found.measured.startswith("on A CPU: 2048x3 13.0x against torch")
+    assert found.measured.startswith("2048x3 13.0x against torch")
+    assert "the same runtime on A CPU; other networks: " in found.measured
     assert found.measured.endswith("(95% intervals, within one process, in the table)")
     latency = actorq_site.tables_of(
         dict.fromkeys(actorq_site.STUDIES, pd.DataFrame()) | {"inference": records})

@@ -8,13 +8,8 @@ import pytest
 
 from quarl_nb.errors import QuarlError
 from quarl_nb.report import losses
-from quarl_nb.report.losses import (
-    paired_losses,
-    percent,
-    policy_label,
-    policy_labels,
-    ptq_records,
-)
+from quarl_nb.report.losses import paired_losses
+from quarl_nb.report.policy_records import ptq_records
 from quarl_nb.report.ptq.tables import loss_table, sweet_spot_tables
 from quarl_nb.report.stats import bootstrap_weights
 
@@ -166,45 +161,6 @@ def test_rows_of_other_studies_and_other_ranges_are_left_out() -> None:
     assert ptq_records(both, algos=["dqn"]).empty
 
 
-def test_percentages_have_no_negative_zero() -> None:
-    assert [percent(x) for x in (0.1234, -0.0001)] == ["12.3%", "0.0%"]
-
-
-@pytest.mark.parametrize(
-    ("policy", "label"),
-    [
-        ("ppo-CartPole-v1", "PPO CartPole"),
-        ("a2c-MountainCarContinuous-v0", "A2C MountainCar"),
-        ("dqn-PongNoFrameskip-v4", "DQN Pong"),
-        ("public/a2c-HalfCheetah-v3", "A2C HalfCheetah (public)"),
-        ("public/a3c-gru-breakout-v4.80", "A3C-GRU Breakout (public)"),
-        ("public/dueling-ddqn-PongDeterministic-v4", "DUELING-DDQN Pong (public)"),
-        ("dqn-AirNavigation-I-early", "DQN AirNavigation-I-early"),
-        # Of one's own, as their owners call them.
-        *((name, name) for name in ("my_model", "my-neg", "big-net", "run-2", "exp1-seed3-v2",
-                                    "a2c-x-final")),
-    ],
-)
-def test_policies_have_short_labels(policy: str, label: str) -> None:
-    assert policy_label(policy) == label
-
-
-def test_policies_that_are_shown_together_have_labels_of_their_own() -> None:
-    shared = {
-        "ppo-MountainCar-v0": "PPO MountainCar-v0",
-        "ppo-MountainCarContinuous-v0": "PPO MountainCarContinuous-v0",
-        "dqn-CartPole-v0": "DQN CartPole-v0",
-        "dqn-CartPole-v1": "DQN CartPole-v1",
-        "public/a3c-gru-pong-v4.80": "A3C-GRU pong-v4.80 (public)",
-        "public/a3c-gru-PongDeterministic-v4": "A3C-GRU PongDeterministic-v4 (public)",
-    }
-    alone = {"dqn-PongNoFrameskip-v4": "DQN Pong", "my_model": "my_model",
-             "public/dqn-PongNoFrameskip-v4": "DQN Pong (public)"}  # fmt: skip
-    assert policy_labels([*shared, *alone]) == shared | alone
-    assert policy_labels(pd.Series(["dqn-CartPole-v1"] * 2)) == {"dqn-CartPole-v1": "DQN CartPole"}
-    assert policy_labels([]) == {}
-
-
 def test_tables_have_a_row_a_policy_where_short_labels_are_shared() -> None:
     rows = frame(fp32=[1.0, 2], affine8=[1.0, 2], affine4=[0.5, 1], affine2=[0.0, 0])
     one, two = (rows.assign(policy=name, algo="ppo", env_id=name[4:], key=name + rows["key"])
@@ -220,7 +176,7 @@ def test_a_policys_draws_are_made_once_for_each_number_of_episodes(monkeypatch) 
     """Its records come in any order of their numbers."""
     drawn: list[int] = []
 
-    def draw(n: int, generator: np.random.Generator) -> np.ndarray:
+    def draw(n: int, generator: np.random.Generator, resamples: int) -> np.ndarray:
         drawn.append(n)
         return bootstrap_weights(n, generator, 50)
 

@@ -454,7 +454,9 @@ def test_against_ptq_and_float32():
     found = qat.rules.qat_beats_fp32(planted(better))
     assert found.verdict == "reproduced" and "in 2 of 3 policies" in found.measured
     half = planted(better, policies=["ppo-CartPole-v1", "a2c-CartPole-v1"])
-    assert qat.rules.qat_beats_fp32(half, min_policies=2).verdict == "not reproduced"
+    again = half.assign(policy="again-" + half["policy"], key="again-" + half["key"])
+    found = qat.rules.qat_beats_fp32(pd.concat([half, again], ignore_index=True))
+    assert found.verdict == "not reproduced" and "in 2 of 4 policies" in found.measured
     worse = qat.rules.qat_beats_fp32(planted(lambda _, way: 0.2 * (way == qat.gains.minmax(8))))
     assert worse.interval.value == pytest.approx(-0.2, abs=0.01)
     assert worse.interval.low < worse.interval.value < worse.interval.high < 0

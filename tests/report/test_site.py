@@ -142,6 +142,16 @@ def test_a_sweet_spots_panel_has_one_number_of_episodes(records) -> None:
     assert points["fp32"].tolist() == [pytest.approx(first["fp32"])] * 3
 
 
+def test_what_only_a_later_sweet_spots_panel_has_is_in_the_legend_once(records) -> None:
+    policies = {name: (name[:3], "X-v0", 100.0) for name in ("a2c-X-v0", "ppo-X-v0")}
+    frame = records(small, PRECISIONS, policies)
+    frame = frame[(frame["policy"] == "ppo-X-v0") | (frame["precision"] != "fp16")]
+    again = frame.assign(seed=1, key=frame["key"] + "1")
+    fig, _ = figures.sweet_spot(pd.concat([frame, again], ignore_index=True))
+    (legend,) = fig.legends
+    assert [text.get_text() for text in legend.get_texts()].count("fp16") == 1
+
+
 def test_rescue_shows_only_what_needs_it(records) -> None:
     with pytest.raises(NothingToDrawError, match="loses 5 %"):
         figures.ranges_rescue(records(lambda *_: 0.0, ("affine8",), ranges=("minmax", "mse")))

@@ -7,6 +7,7 @@ import math
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy.stats import norm, permutation_test
 
@@ -14,6 +15,20 @@ from quarl_nb.errors import QuarlError
 from quarl_nb.report import compare, pvalues, stats
 
 RLIABLE = json.loads((Path(__file__).parent / "fixtures" / "rliable.json").read_text())
+
+
+def test_an_interval_as_columns_of_a_row_and_with_the_other_sign() -> None:
+    interval = stats.Interval(0.2, 0.1, 0.4)
+    row = interval.columns("loss")
+    assert list(row.items()) == [("loss", 0.2), ("loss_low", 0.1), ("loss_high", 0.4)]
+    assert stats.Interval.of(pd.Series(row), "loss") == interval
+    assert -interval == stats.Interval(-0.2, -0.4, -0.1)
+
+
+def test_a_named_generator_draws_the_same_in_every_process() -> None:
+    """Python's own hash of a text differs from process to process."""
+    by_hand = np.random.default_rng(0x352441C2)  # CRC-32 of "abc"
+    assert stats.named_generator("abc").integers(10**9) == by_hand.integers(10**9)
 
 
 def tasks(name: str) -> list[np.ndarray]:

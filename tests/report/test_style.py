@@ -3,7 +3,13 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
-from quarl_nb.report.style import PAGE_HEIGHT_IN, new_figure, panel_grid, save_figure
+from quarl_nb.report.style import (
+    PAGE_HEIGHT_IN,
+    common_legend,
+    new_figure,
+    panel_grid,
+    save_figure,
+)
 
 
 def drawn(folder, shift: float) -> bytes:
@@ -31,3 +37,13 @@ def test_a_panel_moved_by_less_than_is_printed_leaves_the_same_bytes(tmp_path):
 def test_no_grid_of_panels_is_higher_than_a_page() -> None:
     assert panel_grid(5, columns=2, height_in=1.0)[0].get_size_inches()[1] == pytest.approx(3.55)
     assert panel_grid(57, columns=3)[0].get_size_inches()[1] == PAGE_HEIGHT_IN
+
+
+def test_a_label_of_any_panel_is_in_the_common_legend_once() -> None:
+    fig, axes = panel_grid(3)
+    for ax, labels in zip(axes, (["a"], ["b", "a", "b"], ["c"]), strict=True):
+        for label in labels:
+            ax.plot([0, 1], label=label)
+    common_legend(fig, axes)
+    (legend,) = fig.legends
+    assert [text.get_text() for text in legend.get_texts()] == ["b", "a", "c"]

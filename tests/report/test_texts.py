@@ -7,7 +7,11 @@ import math
 import pandas as pd
 
 from quarl_nb.report.stats import Interval
-from quarl_nb.report.texts import AS_PERCENT, interval_texts, return_text
+from quarl_nb.report.texts import AS_PERCENT, interval_texts, percent, points, return_text
+
+
+def test_percentages_have_no_negative_zero() -> None:
+    assert [percent(x) for x in (0.1234, -0.0001)] == ["12.3%", "0.0%"]
 
 
 def test_the_intervals_of_rows_in_words() -> None:
@@ -20,6 +24,11 @@ def test_the_intervals_of_rows_in_words() -> None:
         "12.3% [10.0%, 15.0%]", "0.0% [0.0%, 0.0%]", "", "100.0%"]
     assert interval_texts(rows.head(1), "loss", ".3f") == ["0.123 [0.100, 0.150]"]
     assert interval_texts(rows.head(0), "loss", ".3f") == []
+
+
+def test_differences_of_shares_in_points() -> None:
+    assert points(Interval(0.123, 0.1, 0.1466), ".1f") == "12.3 [10.0, 14.7]"
+    assert points(Interval(0.123, math.nan, math.nan), "+.1f") == "+12.3"
 
 
 def test_mean_returns_in_words() -> None:

@@ -59,7 +59,8 @@ def communication_helps(records: pd.DataFrame, pull_period: int, factor: float) 
     most = rows.loc[rows["speedup"].idxmax()]
     below = (rows["speedup_most"] < factor).all() and not missing_tasks(rows)
     verdict = decided(most["speedup_least"] > 1 and most["speedup_high"] >= factor, below)
-    return of_enough_runs(verdict, rows, _communication_text(rows), Interval.of(most, "speedup"))
+    text = _communication_text(rows, pull_period)
+    return of_enough_runs(verdict, rows, text, Interval.of(most, "speedup"))
 
 
 def communication_matters_little(records: pd.DataFrame, pull_period: int) -> Finding:
@@ -73,7 +74,8 @@ def communication_matters_little(records: pd.DataFrame, pull_period: int) -> Fin
     apart = (rows["speedup_least"] > 1 + MARGIN) | (rows["speedup_most"] < 1 - MARGIN)
     verdict = decided(within.all(), apart.any())
     most = rows.loc[(rows["speedup"] - 1).abs().idxmax()]
-    return of_enough_runs(verdict, rows, _communication_text(rows), Interval.of(most, "speedup"))
+    text = _communication_text(rows, pull_period)
+    return of_enough_runs(verdict, rows, text, Interval.of(most, "speedup"))
 
 
 def gains_by_scenario(records: pd.DataFrame, heavy: int, rare: int) -> Finding:
@@ -121,9 +123,10 @@ def _communication(parts: pd.DataFrame, pull_period: int = 0) -> pd.DataFrame:
     return (found[torch] if torch.any() else found).reset_index(drop=True)
 
 
-def _communication_text(rows: pd.DataFrame) -> str:
+def _communication_text(rows: pd.DataFrame, pull_period: int) -> str:
     ratios = "; ".join(f"{row['task']} {told(row, 'speedup')}" for _, row in rows.iterrows())
-    return f"steps per second, sent in 8 bits over fp32: {ratios}; {ALIKE}; {tasks_told(rows)}"
+    return (f"pulling every {pull_period} steps, steps per second of fp32 actors, weights sent in "
+            f"8 bits over sent in fp32: {ratios}; {ALIKE}; {tasks_told(rows)}")
 
 
 def _bytes(rows: pd.DataFrame, holds: bool) -> Finding:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import zlib
 from collections.abc import Sequence
 
 import numpy as np
@@ -18,7 +17,7 @@ from quarl_nb.report.findings import (
     measured,
     processor,
 )
-from quarl_nb.report.stats import ALPHA, Floats, Interval, median_ratio
+from quarl_nb.report.stats import ALPHA, Floats, Interval, median_ratio, named_generator
 
 RESAMPLES = 2000
 SQUARE = re.compile(r"(\d+)x3")  # three hidden layers of one width
@@ -44,7 +43,7 @@ def latency_rows(records: pd.DataFrame) -> pd.DataFrame:
                           floor_s=_floors_s(records))
     found = []
     for (network, batch), group in rows.groupby(["network", "batch"]):
-        generator = np.random.default_rng(zlib.crc32(f"{network}/{batch}".encode()))
+        generator = named_generator(f"{network}/{batch}")
         engines = group.drop_duplicates("engine").set_index("engine")
         square = SQUARE.fullmatch(str(network))
         for engine, row in engines.iterrows():
@@ -57,8 +56,7 @@ def latency_rows(records: pd.DataFrame) -> pd.DataFrame:
                 peer = engines.loc[base] if base in engines.index else None
                 if peer is not None and processor(peer) == processor(row):
                     ratio = median_ratio(_blocks(peer), _blocks(row), generator, RESAMPLES)
-                line |= {f"over_{short}": ratio.value, f"over_{short}_low": ratio.low,
-                         f"over_{short}_high": ratio.high}  # fmt: skip
+                line |= ratio.columns(f"over_{short}")
             found.append(line)
     order = {name: i for i, name in enumerate(COLORS)}
     table = pd.DataFrame(found)
@@ -161,9 +159,14 @@ def int8_inference_faster(records: pd.DataFrame, networks: Sequence[str]) -> Fin
     verdict = decided(faster and len(asked) == len(networks), slower)
     worst = asked.loc[asked["over_ort"].idxmin()]
     interval = Interval.of(worst, "over_ort")
-    text = "; ".join(f"{row.network} {row.over_torch:.1f}x against torch, {row.over_ort:.1f}x "
-                     "against the same runtime" for row in rows.itertuples())
-    text = (f"on {' and '.join(sorted({*rows['processor']}))}: {text} ({1 - ALPHA:.0%} intervals, "
-            f"{ONE_PROCESS}, in the table)")
+    others = rows[~rows["network"].isin([*networks])]
+    text = f"{_ratios_text(asked)} on {' and '.join(sorted({*rows['processor']}))}"
+    text += f"; other networks: {_ratios_text(others)}" if len(others) else ""
+    text += f" ({1 - ALPHA:.0%} intervals, {ONE_PROCESS}, in the table)"
     keys = records[(records["batch"] == 1) & records["precision"].isin(["fp32", "int8"])]["key"]
     return Finding(verdict, text, interval, tuple(keys))
+
+
+def _ratios_text(rows: pd.DataFrame) -> str:
+    return "; ".join(f"{row.network} {row.over_torch:.1f}x against torch, {row.over_ort:.1f}x "
+                     "against the same runtime" for row in rows.itertuples())  # fmt: skip

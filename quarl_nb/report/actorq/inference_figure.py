@@ -19,6 +19,7 @@ from quarl_nb.report.style import (
     SKY,
     STYLE,
     NothingToDrawError,
+    common_legend,
     interval_errors,
     new_figure,
 )
@@ -45,7 +46,7 @@ def latency_figure(records: pd.DataFrame, batch: int = 1) -> tuple[Figure, pd.Da
         else:
             left.set_axis_off()
         _draw_gains(right, rows)
-        fig.legend(*left.get_legend_handles_labels(), loc="outside upper center", ncols=7)
+        common_legend(fig, [left], columns=7)
     return fig, rows.drop(columns="keys")
 
 

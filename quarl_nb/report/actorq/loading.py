@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Sequence
 
 import numpy as np
@@ -16,7 +15,7 @@ from quarl_nb.report.findings import (
     measured,
     processor,
 )
-from quarl_nb.report.stats import Interval, median_ratio
+from quarl_nb.report.stats import Interval, median_ratio, named_generator
 
 # A way of loading, as a record names its seconds; what every other is compared with comes first.
 WAYS = {
@@ -53,8 +52,7 @@ def loading_rows(records: pd.DataFrame) -> pd.DataFrame:
             ratio = _ratio(record, way, BASE)
             found.append({
                 "network": record["network"], "way": way, "load_ms": middle, "load_low_ms": low,
-                "load_high_ms": high, "over_fp32": ratio.value, "over_fp32_low": ratio.low,
-                "over_fp32_high": ratio.high, "keys": (record["key"],),
+                "load_high_ms": high, **ratio.columns("over_fp32"), "keys": (record["key"],),
                 "profile": record["profile"],
             })  # fmt: skip
     return pd.DataFrame(found)
@@ -127,5 +125,5 @@ def _seconds(record: pd.Series, way: str) -> np.ndarray:
 
 
 def _ratio(record: pd.Series, way: str, base: str) -> Interval:
-    generator = np.random.default_rng(zlib.crc32(f"{record['network']}/{way}/{base}".encode()))
+    generator = named_generator(f"{record['network']}/{way}/{base}")
     return median_ratio(_seconds(record, way), _seconds(record, base), generator)

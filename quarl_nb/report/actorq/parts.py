@@ -106,5 +106,5 @@ def communication_speedups(parts: pd.DataFrame) -> pd.DataFrame:
 def _speedup(base: pd.DataFrame, runs: pd.DataFrame) -> dict[str, float]:
     times = base["actor_step_s"].to_numpy(), runs["actor_step_s"].to_numpy()
     ratio, of_all = mean_ratio(*times), mean_ratio(*times, alpha=ALPHA / TASKS)
-    return {"speedup": ratio.value, "speedup_low": ratio.low, "speedup_high": ratio.high,
-            "speedup_least": of_all.low, "speedup_most": of_all.high}
+    together = {"speedup_least": of_all.low, "speedup_most": of_all.high}
+    return ratio.columns("speedup") | together

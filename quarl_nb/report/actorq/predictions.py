@@ -72,7 +72,7 @@ def _row(base: pd.DataFrame, runs: pd.DataFrame) -> dict[str, object]:
         "runs": min(len(base), len(runs)), "load": learner_step_s / actors_step_s,
         "gain": base["actor_step_s"].mean() / runs["actor_step_s"].mean(),
         "accounted": base["predicted_step_s"].mean() / runs["predicted_step_s"].mean(),
-        "measured": measured.value, "measured_low": measured.low, "measured_high": measured.high,
+        **measured.columns("measured"),
         "error": errors.mean() if len(each) > 1 else float("nan"),
         "keys": (*base["key"], *runs["key"]), "profile": runs["profile"].iloc[0],
     }

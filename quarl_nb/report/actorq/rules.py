@@ -5,13 +5,13 @@ Which runs may decide is in `quarl_nb.report.actorq.findings`.
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from quarl_nb.report.actorq.curves import on_grid
 from quarl_nb.report.actorq.findings import (
     MIN_REDRAWN_RUNS,
     every_task,
@@ -34,9 +34,9 @@ from quarl_nb.report.actorq.runs import (
     steps_ratio,
 )
 from quarl_nb.report.findings import NOT_MEASURED, Finding, decided, measured
-from quarl_nb.report.losses import percent
 from quarl_nb.report.pvalues import at_least, holm, least_p
-from quarl_nb.report.stats import ALPHA, MARGIN, Interval
+from quarl_nb.report.stats import ALPHA, MARGIN, Interval, named_generator
+from quarl_nb.report.texts import percent
 
 
 def speedup_above(
@@ -169,23 +169,29 @@ def rare_pulls_harm(records: pd.DataFrame) -> Finding:
     """
     rows = []
     for often, rare, row in _two_periods(learning_runs(measured(records))):
-        generator = np.random.default_rng(zlib.crc32(str(row["task"]).encode()))
+        generator = named_generator(str(row["task"]))
         loss = return_losses(often, rare, generator)
         if np.isnan(loss["area_loss"]):
             continue  # no training seed in common, while the study runs
         rows.append(row | loss | {
-            "text": f"{row['task']}, {row['actor']}, {percent(loss['area_loss'])} "
-                    f"from {often['pull_period'].iloc[0]} to {row['pull_period']} steps, age "
-                    f"{often['age_mean'].mean():.3g} to {rare['age_mean'].mean():.3g} updates",
+            "text": f"{row['task']}, {row['actor']}, {percent(loss['area_loss'])} from "
+                    f"{row['shorter']} to {row['pull_period']} steps ({_end_and_age(often)}, then "
+                    f"{_end_and_age(rare)})",
         })  # fmt: skip
     if not rows:
         return NOT_MEASURED
     found = preferred(pd.DataFrame(rows))
     lost = holm(found["area_loss_p_loss"].fillna(1).tolist()) <= ALPHA
     verdict = decided(lost.any(), (found["area_loss_p_no_loss"] <= ALPHA).all())
-    worst = found.loc[found["area_loss"].idxmax()]
-    text = "loss of mean return: " + "; ".join(found["text"])
-    return finding(verdict, found, text, Interval.of(worst, "area_loss"), possible=True)
+    found = found.sort_values("area_loss", ascending=False, kind="stable")
+    text = "loss of the mean return over a run: " + "; ".join(found["text"])
+    interval = Interval.of(found.iloc[0], "area_loss")
+    return finding(verdict, _at_both_periods(found), text, interval, possible=True)
+
+
+def _end_and_age(runs: pd.DataFrame) -> str:
+    return (f"{on_grid(runs, 'curve_steps').mean[-1]:.4g} at the end with policies "
+            f"{runs['age_mean'].mean():.0f} updates old")
 
 
 def rare_pulls_slower(
@@ -206,15 +212,15 @@ def rare_pulls_slower(
     slower = (found["ratio_low"] > 1).all() and {*found["env_id"]} == {*env_ids}
     verdict = decided(slower, (found["ratio_most"] < 1).any())
     text = "; ".join(f"{row['task']} {told(row, 'ratio')}" for _, row in found.iterrows())
-    return finding(verdict, found, f"steps at {periods[1]} over {periods[0]}: {text}",
-                   _least(found, "ratio"), MIN_REDRAWN_RUNS)  # fmt: skip
+    return finding(verdict, _at_both_periods(found), f"steps at {periods[1]} over {periods[0]}: "
+                   f"{text}", _least(found, "ratio"), MIN_REDRAWN_RUNS)
 
 
 def _two_periods(
     runs: pd.DataFrame, periods: Sequence[int] = ()
 ) -> Iterator[tuple[pd.DataFrame, pd.DataFrame, dict[str, Any]]]:
     """Runs that pull often, those that pull rarely and are like them otherwise, and what a row
-    about both begins with: their setting at the longer period, how many runs, keys.
+    about both begins with: their setting at the longer period, the shorter, how many runs, keys.
 
     Args:
         periods: the shorter and the longer; those of each setting's ends if there are none.
@@ -226,7 +232,13 @@ def _two_periods(
         often, rare = group[each == short], group[each == long]
         if short != long and len(often) and len(rare):
             yield often, rare, dict(rare.iloc[0]) | {
-                "runs": min(len(often), len(rare)), "keys": (*often["key"], *rare["key"])}
+                "shorter": short, "runs": min(len(often), len(rare)),
+                "keys": (*often["key"], *rare["key"])}
+
+
+def _at_both_periods(rows: pd.DataFrame) -> pd.DataFrame:
+    """Rows of `_two_periods`, each at its longer and at its shorter period, to tell the setting."""
+    return pd.concat([rows, rows.assign(pull_period=rows["shorter"])], ignore_index=True)
 
 
 def _speedups(

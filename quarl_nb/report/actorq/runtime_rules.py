@@ -36,7 +36,7 @@ def inference_dominates(records: pd.DataFrame, pull_period: int) -> Finding:
         others = [full[full[TRANSFERS].mean().idxmax()],
                   *(runs["inference"] for runs in quantized.values())]  # fmt: skip
         ratios.append([_ratio(full["inference"], other) for other in others])
-    text = "inference per step: " + "; ".join(
+    text = f"pulling every {pull_period} steps, inference per step: " + "; ".join(
         f"{task} {_milliseconds(full, quantized, ['inference'])} "
         f"(pull, deserialize, load {1e3 * full[TRANSFERS].sum(axis=1).mean():.2f} ms in fp32)"
         for task, full, quantized in pairs
@@ -50,7 +50,7 @@ def actors_faster(records: pd.DataFrame, pull_period: int) -> Finding:
     pairs = _pairs(records, pull_period)
     ratios = [[_ratio(full["actor_step_s"], runs["actor_step_s"]) for runs in quantized.values()]
               for _, full, quantized in pairs]  # fmt: skip
-    text = "an actor's step: " + "; ".join(
+    text = f"pulling every {pull_period} steps, an actor's step: " + "; ".join(
         f"{task} {_milliseconds(full, quantized, ['actor_step_s'])}"
         for task, full, quantized in pairs
     )
@@ -67,7 +67,8 @@ def transfers_faster(records: pd.DataFrame, pull_period: int) -> Finding:
     parts = ["pull", "deserialize"]
     ratios = [[_ratio(full[parts].sum(axis=1), runs[parts].sum(axis=1))
                for runs in quantized.values()] for _, full, quantized in pairs]  # fmt: skip
-    text = "pull and deserialize (payloads are sent ready to open, so all of it is pulling): "
+    text = (f"pulling every {pull_period} steps, pull and deserialize per step (payloads are sent "
+            "ready to open, so all of it is pulling): ")  # fmt: skip
     text += "; ".join(f"{task} {_milliseconds(full, quantized, parts)}"
                       for task, full, quantized in pairs)  # fmt: skip
     return _of_an_actor(ratios, pairs, text)

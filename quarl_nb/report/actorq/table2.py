@@ -9,11 +9,11 @@ import pandas as pd
 from quarl_nb.report.actorq.actors import ACTORS, actor_label
 from quarl_nb.report.actorq.knobs import KNOBS, knob_texts, varied
 from quarl_nb.report.actorq.runs import ANYWHERE, MACHINE
-from quarl_nb.report.actorq.tables import NEVER, UNMEASURED, interval_text, with_ends
-from quarl_nb.report.losses import percent_interval
+from quarl_nb.report.actorq.tables import NEVER, UNMEASURED, interval_text
 from quarl_nb.report.paper import published
 from quarl_nb.report.pvalues import least_p
-from quarl_nb.report.stats import ALPHA, Interval
+from quarl_nb.report.stats import ALPHA, Interval, with_ends
+from quarl_nb.report.texts import percent_interval
 
 UNLEARNED = "nothing learned"
 _Line = dict[tuple[str, str], str]  # a row's texts by column and what stands below it

@@ -10,7 +10,7 @@ import pandas as pd
 from quarl_nb.report.actorq.actors import actor_label
 from quarl_nb.report.actorq.knobs import KNOBS, knob_texts, varied
 from quarl_nb.report.actorq.parts import ACTOR_PARTS, by_actor
-from quarl_nb.report.stats import Interval
+from quarl_nb.report.stats import Interval, with_ends
 
 NEVER, UNMEASURED = "not reached", "not measured"
 
@@ -121,11 +121,6 @@ def _differences(rows: pd.DataFrame, shown: Sequence[str] = ()) -> dict[str, lis
     return {KNOBS[name]: [text for _, row in rows.iterrows()
                           for text in knob_texts(row, [name], rows)]
             for name in varied(rows) if name not in shown}  # fmt: skip
-
-
-def with_ends(name: str) -> list[str]:
-    """The columns of a number with an interval."""
-    return [name, f"{name}_low", f"{name}_high"]
 
 
 def _numbers(

@@ -108,7 +108,7 @@ def with_energy(frame: pd.DataFrame, spread: float = 0.0) -> pd.DataFrame:
             "curve_cpu_s": {"learner": list(LEARNING_S * share), "actors": list(acting_s * share),
                             "quantizer": list(QUANTIZING_S * share)},
             "energy.cpu_s": 500.0, "energy.cpu_energy_j": 500 * WATTS, "energy.gpu_energy_j": 0.0,
-            "run_energy": {"gpu_energy_j": 0.0},
+            "run_energy": {"gpu_energy_j": 0.0, "wall_s": row["wall_s"]},
             "energy.ram_energy_j": MEMORY_W * row["wall_s"], "energy.energy_j": 3000.0,
             "energy.assumed_watts": {"ram": 20.0, "cpu_per_thread": WATTS},
             "energy.watts_source": "a default", "energy.grid_source": "a table",

@@ -14,9 +14,9 @@ import pandas as pd
 from quarl_nb.report.actorq.findings import of_enough_runs
 from quarl_nb.report.actorq.variants import VARIANTS, variant_rows
 from quarl_nb.report.findings import NOT_MEASURED, Finding, Verdict, decided, measured
-from quarl_nb.report.losses import percent, percent_interval
 from quarl_nb.report.pvalues import at_least, holm
 from quarl_nb.report.stats import ALPHA, Interval
+from quarl_nb.report.texts import percent_interval
 
 MIN_RUNS = 5
 
@@ -90,8 +90,7 @@ def noise_helps(
     if len(noisy):
         text += f" (noise as of weights rounded to 256 levels: {_gains(noisy)})"
     deciding = quantized[quantized["algo"].isin(gains & noise_gains or {*algos})]
-    loss = Interval.of(deciding.loc[deciding["p_area_gain"].fillna(1).idxmin()], "area_loss")
-    gain = Interval(-loss.value, -loss.high, -loss.low)
+    gain = -Interval.of(deciding.loc[deciding["p_area_gain"].fillna(1).idxmin()], "area_loss")
     return of_enough_runs(verdict, rows, text + missing, gain, MIN_RUNS)
 
 
@@ -123,8 +122,5 @@ def _of_final_return(verdict: Verdict, rows: pd.DataFrame, text: str, missing: s
 
 def _gains(rows: pd.DataFrame) -> str:
     """Of the mean return over the run by algorithm, with their intervals, in per cent."""
-    texts = []
-    for _, row in rows.iterrows():
-        value, low, high = (percent(-row[f"area_loss{end}"]) for end in ("", "_high", "_low"))
-        texts.append(f"{row['algo'].upper()} {value} [{low}, {high}]")
-    return "; ".join(texts)
+    return "; ".join(f"{row['algo'].upper()} {percent_interval(-Interval.of(row, 'area_loss'))}"
+                     for _, row in rows.iterrows())  # fmt: skip

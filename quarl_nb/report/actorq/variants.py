@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import zlib
 from collections.abc import Sequence
 
 import matplotlib as mpl
@@ -16,6 +15,7 @@ from matplotlib.ticker import MaxNLocator
 from quarl_nb.report.actorq.curves import running_mean
 from quarl_nb.report.actorq.runs import mean_return, return_losses
 from quarl_nb.report.pvalues import sign_flip_p
+from quarl_nb.report.stats import named_generator
 from quarl_nb.report.style import (
     BLACK,
     GREY,
@@ -36,7 +36,7 @@ VARIANTS = {
     "quantile8": "actors' weights on 8-bit quantiles",
     "noise8": "actors' weights with noise",
     "learner8": "learner's weights in 8 bits",
-    "learner8_stochastic": "the same, rounded stochastically",
+    "learner8_stochastic": "8-bit learner, rounded stochastically",
 }
 _SHARED = ["algo", "env_id", "width", "budget.steps", "profile"]
 # What runs that are compared have in common, where records tell it.
@@ -80,8 +80,7 @@ def _trainings(records: pd.DataFrame) -> list[pd.DataFrame]:
 def _row(bases: pd.DataFrame, rows: pd.DataFrame) -> dict[str, object]:
     means = [running_mean(returns) for returns in rows["curve_returns"]]
     name = f"{rows['algo'].iloc[0]}/{rows['variant'].iloc[0]}"
-    generator = np.random.default_rng(zlib.crc32(name.encode()))
-    losses = return_losses(bases, rows, generator)
+    losses = return_losses(bases, rows, named_generator(name))
     return {
         "runs": len(rows), "initial": np.mean([m[0] for m in means]),
         "final": np.mean([m[-1] for m in means]), "area": _areas(rows).mean(), **losses,

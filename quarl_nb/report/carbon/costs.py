@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -20,7 +20,7 @@ from quarl_nb.report.actorq.actors import BASELINES, INT8
 from quarl_nb.report.actorq.curves import Redrawn, ratio, redraw
 from quarl_nb.report.actorq.runs import SETTING, learning_runs
 from quarl_nb.report.findings import keys_of
-from quarl_nb.report.stats import Floats, Interval, mean_ratio
+from quarl_nb.report.stats import Floats, Interval, mean_ratio, with_ends
 
 JOULES_PER_KWH = 3.6e6
 Per = Literal["return", "million steps"]
@@ -56,7 +56,7 @@ def costed_runs(records: pd.DataFrame, assumed: Assumptions = AS_RECORDED) -> pd
     """`learning_runs` that recorded their CPU-seconds along the way, with what they used.
 
     Adds, for every one of `PARTS` and for `ALL`, curve_<part>_kwh: kWh since the actors started,
-    at every evaluation. A GPU is the learner's, evenly over the run's time. Adds the grid's
+    at every evaluation. A GPU is the learner's, at its mean watts over the run. Adds the grid's
     kg_per_kwh, the fields `ENERGY` of the record, and `SUSPENDED` where it is told. Left out are
     runs on a GPU that recorded the joules of the cell alone, evaluations and all.
 
@@ -70,8 +70,8 @@ def costed_runs(records: pd.DataFrame, assumed: Assumptions = AS_RECORDED) -> pd
     names += {SUSPENDED} & {*records}  # older records do not tell
     runs = runs[runs["curve_cpu_s"].notna()].merge(records[["key", *names]], on="key")
     of_runs = runs["run_energy"] if "run_energy" in runs else [None] * len(runs)
-    runs["gpu_j"] = [*map(_gpu_joules, runs["budget.device"], of_runs)]
-    runs = runs[runs[["energy.cpu_energy_j", "gpu_j"]].notna().all(axis=1)].reset_index(drop=True)
+    runs["gpu_w"] = [*map(_gpu_watts, runs["budget.device"], of_runs)]
+    runs = runs[runs[["energy.cpu_energy_j", "gpu_w"]].notna().all(axis=1)].reset_index(drop=True)
     joules = [_joules(row, assumed) for _, row in runs.iterrows()]
     for part in (*PARTS, ALL):
         runs[f"curve_{part}_kwh"] = [list(parts[part] / JOULES_PER_KWH) for parts in joules]
@@ -79,11 +79,13 @@ def costed_runs(records: pd.DataFrame, assumed: Assumptions = AS_RECORDED) -> pd
     return runs.assign(kg_per_kwh=recorded if assumed.kg_per_kwh is None else assumed.kg_per_kwh)
 
 
-def _gpu_joules(device: object, run_energy: object) -> float:
-    """Of a whole run: none with its learner on the processor, NaN where they were not recorded."""
+def _gpu_watts(device: object, run_energy: Any) -> float:
+    """Of a run from its first process to its last, which is longer than the actors act: none with
+    its learner on the processor, NaN where they were not recorded."""
     if device in ("cpu", ""):
         return 0.0
-    return run_energy["gpu_energy_j"] if isinstance(run_energy, dict) else np.nan
+    known = isinstance(run_energy, dict) and "wall_s" in run_energy
+    return run_energy["gpu_energy_j"] / run_energy["wall_s"] if known else np.nan
 
 
 def _joules(run: pd.Series, assumed: Assumptions) -> dict[str, Floats]:
@@ -93,7 +95,7 @@ def _joules(run: pd.Series, assumed: Assumptions) -> dict[str, Floats]:
     if watts is None:
         watts = run["energy.cpu_energy_j"] / run["energy.cpu_s"]
     found = {role: watts * np.asarray(run["curve_cpu_s"][role], float) for role in ROLES}
-    found["learner"] = found["learner"] + run["gpu_j"] / run["run_s"] * seconds
+    found["learner"] = found["learner"] + run["gpu_w"] * seconds
     memory = {"share": run["energy.ram_energy_j"] / run["wall_s"], "none": 0.0,
               "all": run["energy.assumed_watts"]["ram"]}[assumed.memory]  # fmt: skip
     if run["energy.method"].startswith("pmic"):
@@ -166,14 +168,15 @@ def _ratios(
         if base not in drawn.actors:
             continue
         ours, theirs = drawn.actors[actor], drawn.actors[base]
+        name = f"ratio_{short}"
         if not metered_alike(ours, theirs):
-            ends = [(end, np.nan) for end in ("", "_low", "_high")]
+            found |= dict.fromkeys(with_ends(name), np.nan)
         elif to_return:
             ends = ratio(to_return[base], to_return[actor], min(len(ours), len(theirs)))
+            found |= {f"{name}{end}": value for end, value in ends}
         else:
             it = mean_ratio(_per_million_steps(theirs, part), _per_million_steps(ours, part))
-            ends = [("", it.value), ("_low", it.low), ("_high", it.high)]
-        found |= {f"ratio_{short}{end}": value for end, value in ends}
+            found |= it.columns(name)
     return found
 
 

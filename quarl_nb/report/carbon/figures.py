@@ -14,6 +14,7 @@ from matplotlib.patches import Patch
 from quarl_nb.report.actorq.actors import BASELINES, COLORS, actor_label
 from quarl_nb.report.carbon.costs import ALL, PARTS, PERS
 from quarl_nb.report.carbon.tables import labelled, published_ratios
+from quarl_nb.report.stats import Interval
 from quarl_nb.report.style import (
     BLACK,
     BLUE,
@@ -23,6 +24,7 @@ from quarl_nb.report.style import (
     VERMILION,
     YELLOW,
     NothingToDrawError,
+    common_legend,
     new_figure,
     panel_grid,
 )
@@ -80,8 +82,7 @@ def _ratio_points(rows: pd.DataFrame) -> pd.DataFrame:
         return rows
     found = [
         {"label": label, "per": row["per"], "actor": row["actor"], "baseline": base,
-         "runs": row["runs"], "ratio": row[f"ratio_{short}"],
-         "ratio_low": row[f"ratio_{short}_low"], "ratio_high": row[f"ratio_{short}_high"]}
+         "runs": row["runs"], **Interval.of(row, f"ratio_{short}").columns("ratio")}
         for label, group in labelled(rows[rows["part"] == ALL])
         for _, row in group[group["precision"] != "fp32"].iterrows()
         for short, base in BASELINES.items()
@@ -167,5 +168,5 @@ def carbon_by_part(rows: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
             shown = grams.loc[[*PARTS], actors].rename_axis(columns=None)
             points.append(shown.T.rename_axis("actor").reset_index().assign(label=label))
         fig.supylabel("g CO\u2082e per million steps (estimated)", fontsize=7)
-        fig.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=4)
+        common_legend(fig, axes)
     return fig, pd.concat(points, ignore_index=True)

@@ -20,7 +20,7 @@ from quarl_nb.report.actorq.findings import (
 from quarl_nb.report.actorq.runs import SETTING, speedups
 from quarl_nb.report.carbon.costs import ALL, costed_runs, emissions, mean_saving
 from quarl_nb.report.findings import NOT_MEASURED, Finding, Verdict, decided, measured
-from quarl_nb.report.stats import Interval
+from quarl_nb.report.stats import Interval, with_ends
 
 
 def carbon_range(records: pd.DataFrame, low: float, high: float) -> Finding:
@@ -43,7 +43,7 @@ def carbon_mean(records: pd.DataFrame, factor: float) -> Finding:
     mean = mean_saving(runs)
     verdict: Verdict = "inconclusive" if missing_tasks(rows) \
         else decided(mean.low > 1 and factor <= mean.high < np.inf, mean.high < factor)
-    return _finding(verdict, rows, f"mean {mean}: {_text(rows)}", mean)
+    return _finding(verdict, rows, f"mean {mean} of {_text(rows)}", mean)
 
 
 def carbon_follows_speed(records: pd.DataFrame) -> Finding:
@@ -53,7 +53,7 @@ def carbon_follows_speed(records: pd.DataFrame) -> Finding:
     times = speedups(measured(records))
     if rows.empty or times.empty:
         return NOT_MEASURED
-    ends = [f"speedup_torch{end}" for end in ("", "_low", "_high")]
+    ends = with_ends("speedup_torch")
     rows = rows.merge(times[[*SETTING, "actor", *ends]], on=[*SETTING, "actor"])
     faster = rows[rows["speedup_torch_low"] > 1]
     follows = len(faster) > 0 and (faster["ratio_torch_low"] > 1).all() and not missing_tasks(rows)
@@ -91,4 +91,4 @@ def _text(rows: pd.DataFrame) -> str:
         for _, row in rows.iterrows()
     )
     methods = ", ".join(sorted(set(rows["method"])))
-    return f"{BASELINES['torch']} over int8: {ratios}; energy by {methods}"
+    return f"carbon to the return, {BASELINES['torch']} over int8: {ratios}; energy by {methods}"

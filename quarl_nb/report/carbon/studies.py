@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 import pandas as pd
 
+from quarl_nb.report.actorq.runs import GPU_NAMES
 from quarl_nb.report.carbon.costs import JOULES_PER_KWH, SUSPENDED
 
 CPU_TIME = "cpu_time"  # records of the first meter: CPU-seconds, no joules
@@ -70,9 +71,10 @@ def _cells(rows: pd.DataFrame) -> pd.DataFrame:
 def _devices(rows: pd.DataFrame) -> pd.Series:
     """Where each row's networks were trained: "cpu", or the name of its GPU."""
     devices = next((rows[name] for name in ("device", "budget.device") if name in rows), None)
-    if devices is None or "provenance.gpu" not in rows:
+    if devices is None:
         return pd.Series("cpu", rows.index)
-    return rows["provenance.gpu"].where(devices.fillna("cpu") != "cpu", "cpu")
+    gpus = rows.reindex(columns=[*GPU_NAMES]).bfill(axis=1).iloc[:, 0].fillna("a GPU")
+    return gpus.where(devices.fillna("cpu") != "cpu", "cpu")
 
 
 def study_energy_table(found: pd.DataFrame, by: list[str]) -> pd.DataFrame:

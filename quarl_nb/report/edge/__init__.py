@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from quarl_nb.report.edge import (
     memory_figure,
+    modelled,
     places,
     rules,
     site,
@@ -16,6 +17,7 @@ from quarl_nb.report.edge import (
 
 __all__ = [
     "memory_figure",
+    "modelled",
     "places",
     "rules",
     "site",

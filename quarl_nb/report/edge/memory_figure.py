@@ -11,14 +11,14 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, PercentFormatter
 
+from quarl_nb.report.edge.modelled import modelled_boards
 from quarl_nb.report.edge.timings import (
     HERE,
     PAPERS_BOARD,
     PRECISIONS,
     RUNTIMES,
     latency_rows,
-    modelled_boards,
-    policies,
+    table6_networks,
 )
 from quarl_nb.report.style import (
     BLACK,
@@ -65,7 +65,7 @@ def _board_memory(records: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFrame:
     if boards.empty:
         return pd.DataFrame()
     known = boards.drop_duplicates("machine").set_index("machine")["extra.board"]
-    largest = [*policies().values()][-1]
+    largest = [*table6_networks().values()][-1]
     found = rows[(rows["source"] == "modelled") & (rows["network"] == largest)
                  & (rows["runtime"] == "onnxruntime")]  # fmt: skip
     found = found[["machine", "policy", "network", "precision", "runtime", "source",
@@ -105,7 +105,7 @@ def _draw_boards(ax: Axes, boards: pd.DataFrame) -> None:
 
 def _draw_processes(ax: Axes, rows: pd.DataFrame, boards: pd.DataFrame) -> None:
     """The whole process by runtime and the weights alone, in MB, of every policy."""
-    names = [name for name in policies() if name in set(rows["policy"])]
+    names = [name for name in table6_networks() if name in set(rows["policy"])]
     shifts = dict(zip(PRECISIONS, (-0.2, 0.0, 0.2), strict=True))
     for _, row in rows.iterrows():
         y = names.index(row["policy"]) + shifts[row["precision"]]

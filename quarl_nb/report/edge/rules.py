@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 import pandas as pd
 
+from quarl_nb.report.edge.modelled import explanation_rows, explanation_text
 from quarl_nb.report.edge.places import (
     elsewhere_text,
     on_papers_board,
@@ -19,11 +20,10 @@ from quarl_nb.report.edge.places import (
     where_text,
 )
 from quarl_nb.report.edge.success import loss_between
-from quarl_nb.report.edge.timings import RATIOS, RUNTIMES, explanation_rows, explanation_text
-from quarl_nb.report.edge.timings import policies as table6_policies
+from quarl_nb.report.edge.timings import RATIOS, RUNTIMES, table6_networks
 from quarl_nb.report.findings import NOT_MEASURED, Finding, decided, keys_of, measured
-from quarl_nb.report.losses import percent
 from quarl_nb.report.stats import ALPHA, Interval
+from quarl_nb.report.texts import percent
 
 
 def int8_speedup(
@@ -99,7 +99,7 @@ def resident_memory_smaller(records: pd.DataFrame, factor: float) -> Finding:
     if ratios.empty:
         return NOT_MEASURED
     weights = (pairs["weight_bytes"] / pairs["weight_bytes_int8"]).dropna()
-    all_ran = {*weights.index.get_level_values("policy")} >= {*table6_policies()}
+    all_ran = {*weights.index.get_level_values("policy")} >= {*table6_networks()}
     verdict = decided(ratios.max() >= factor, all_ran and weights.max() < factor)
     best = {runtime: group.max() for runtime, group in ratios.groupby("runtime")}
     text = "resident memory at most " + ", ".join(

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pandas as pd
 
 from quarl_nb.report.artefacts import Drawing, Table, joined
-from quarl_nb.report.edge import memory_figure, success, success_figures, tables, timings
+from quarl_nb.report.edge import memory_figure, modelled, success, success_figures, tables, timings
 
 TIMED = ("edge", "edge_board")
 STUDIES = (*TIMED, "navigation")
@@ -21,7 +21,7 @@ def tables_of(frames: Mapping[str, pd.DataFrame]) -> dict[str, Table]:
     """
     every, timed, flown = joined(frames, STUDIES), joined(frames, TIMED), frames["navigation"]
     latencies, successes = timings.latency_rows(timed), success.success_rows(flown)
-    explained, emulated = timings.explanation_rows(timed), timings.emulated_rows(timed)
+    explained, emulated = modelled.explanation_rows(timed), modelled.emulated_rows(timed)
     made = {
         "table6_edge": Table(
             every, latencies, tables.table6(latencies, successes), "One decision, memory and "

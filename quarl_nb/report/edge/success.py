@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -10,11 +9,13 @@ import pandas as pd
 
 from quarl_nb.errors import QuarlError
 from quarl_nb.report.compare import Loss, paired_difference, relative_loss
-from quarl_nb.report.edge.timings import policies
-from quarl_nb.report.losses import RANGES, TENSORS, newest_of_each_name, with_versions
+from quarl_nb.report.edge.timings import table6_networks
+from quarl_nb.report.labels import RANGES
+from quarl_nb.report.losses import episode_weights
 from quarl_nb.report.paper import published
+from quarl_nb.report.policy_records import TENSORS, newest_of_each_name, with_versions
 from quarl_nb.report.seeds import over_seeds, p_above
-from quarl_nb.report.stats import MARGIN, Floats, Interval, alike, bootstrap_weights, wilson
+from quarl_nb.report.stats import MARGIN, Floats, Interval, alike, wilson, with_ends
 
 PLAIN, QAT = "minmax", "qat"  # methods; fp32 is recorded under the first
 METHODS = {name: f"PTQ, {label}" for name, label in RANGES.items()} | {QAT: "QAT"}
@@ -43,7 +44,7 @@ def published_success() -> pd.DataFrame:
                "high": rate.high}  # fmt: skip
         if precision != "fp32":
             fall = weighted_sum([1, -1], [rates[policy, "fp32"], rate])
-            row |= {"fall": fall.value, "fall_low": fall.low, "fall_high": fall.high}
+            row |= fall.columns("fall")
         found.append(row)
     return pd.DataFrame(found)
 
@@ -85,8 +86,8 @@ def success_rows(records: pd.DataFrame) -> pd.DataFrame:
     if rows.empty:
         return pd.DataFrame()
     full = rows[rows["precision"] == "fp32"].set_index("policy")
-    names = {network: policy for policy, network in policies().items()}
-    weights: dict[tuple[str, int], Floats] = {}  # a policy's precisions share the draws
+    networks = table6_networks()
+    names = {network: policy for policy, network in networks.items()}
     found = []
     for (policy, precision, method), group in rows.groupby(["policy", "precision", "method"]):
         network, own = group[["network", "own"]].iloc[0]
@@ -99,10 +100,10 @@ def success_rows(records: pd.DataFrame) -> pd.DataFrame:
             "trainings": len(group), "episodes": len(flown),
             "success": rate.value, "low": rate.low, "high": rate.high,
             "crash": _pooled(group["crash"]).mean(), "timeout": _pooled(group["timeout"]).mean(),
-            **_fall(group, base, weights), "profile": group["profile"].iloc[0],
+            **_fall(group, base), "profile": group["profile"].iloc[0],
             "keys": tuple(dict.fromkeys([*group["key"], *([] if base is None else [base["key"]])])),
         })  # fmt: skip
-    order = {name: i for i, name in enumerate([*policies(), *map(stopped, policies())])}
+    order = {name: i for i, name in enumerate([*networks, *map(stopped, networks)])}
     table = pd.DataFrame(found)
     table["at"] = table["policy"].map(order).fillna(len(order))
     table["wide"] = -table["precision"].map(bits)
@@ -145,9 +146,9 @@ def loss_between(
     if rows.empty:
         return None
     rows = rows[~rows["policy"].str.endswith(EARLY) & ~rows["own"]]
-    sides = []
+    networks, sides = table6_networks(), []
     for policy, precision in (reference, treatment):
-        found = rows[(rows["network"] == policies()[policy]) & (rows["precision"] == precision)
+        found = rows[(rows["network"] == networks[policy]) & (rows["precision"] == precision)
                      & (rows["method"] == PLAIN)]  # fmt: skip
         if found.empty:
             return None
@@ -156,8 +157,7 @@ def loss_between(
         return None
     base, ours = (np.asarray(side["success"], float) for side in sides)
     name = "/".join((*reference, *treatment))
-    generator = np.random.default_rng(zlib.crc32(name.encode()))
-    return relative_loss(base, ours, bootstrap_weights(len(base), generator, RESAMPLES))
+    return relative_loss(base, ours, episode_weights(name, len(base), RESAMPLES))
 
 
 def _flew_the_same(one: pd.Series, other: pd.Series) -> bool:
@@ -171,27 +171,19 @@ def bits(precision: str) -> int:
     return int(precision.lstrip("abcdefghijklmnopqrstuvwxyz"))
 
 
-def _fall(
-    group: pd.DataFrame, full: pd.Series | None, weights: dict[tuple[str, int], Floats]
-) -> dict[str, float]:
+def _fall(group: pd.DataFrame, full: pd.Series | None) -> dict[str, float]:
     """Fall and losses against fp32 over the same episodes; NaN without it, or where it is 0."""
     if full is None or not any(full["success"]):
-        return dict.fromkeys(("fall", "fall_low", "fall_high"), np.nan) | {
-            "p_no_loss": 1.0, "p_loss": 1.0
-        }  # fmt: skip
+        return dict.fromkeys(with_ends("fall"), np.nan) | {"p_no_loss": 1.0, "p_loss": 1.0}
     if not all(_flew_the_same(full, row) for _, row in group.iterrows()):
         raise QuarlError(f"{full.name}: {group['precision'].iloc[0]} and fp32 flew different "
                          "episodes; run both on the same")  # fmt: skip
     base, ours = (np.asarray(flown, float) for flown in (full["success"], group["success"].iloc[0]))
     if not _one_tells(group["success"]):
         return _fall_over_trainings(group, base)
-    at = str(full.name), len(base)
-    if at not in weights:
-        generator = np.random.default_rng(zlib.crc32(at[0].encode()))
-        weights[at] = bootstrap_weights(len(base), generator, RESAMPLES)
-    fall, loss = paired_difference(base, ours, weights[at]), relative_loss(base, ours, weights[at])
-    return {"fall": fall.value, "fall_low": fall.low, "fall_high": fall.high,
-            "p_no_loss": loss.p_no_loss, "p_loss": loss.p_loss}  # fmt: skip
+    weights = episode_weights(str(full.name), len(base), RESAMPLES)
+    fall, loss = paired_difference(base, ours, weights), relative_loss(base, ours, weights)
+    return fall.columns("fall") | {"p_no_loss": loss.p_no_loss, "p_loss": loss.p_loss}
 
 
 def _one_tells(trainings: pd.Series) -> bool:
@@ -212,9 +204,8 @@ def _rate(trainings: pd.Series) -> Interval:
 def _fall_over_trainings(group: pd.DataFrame, base: Floats) -> dict[str, float]:
     falls = np.array([(base - np.asarray(flown, float)).mean() for flown in group["success"]])
     found, margin = over_seeds(falls.tolist()), MARGIN * base.mean()
-    return {"fall": found.value, "fall_low": found.low, "fall_high": found.high,
-            "p_no_loss": p_above((-falls).tolist(), -margin),
-            "p_loss": p_above(falls.tolist(), margin)}  # fmt: skip
+    return found.columns("fall") | {"p_no_loss": p_above((-falls).tolist(), -margin),
+                                    "p_loss": p_above(falls.tolist(), margin)}  # fmt: skip
 
 
 def _pooled(episodes: pd.Series) -> Floats:

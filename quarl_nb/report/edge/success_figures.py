@@ -17,8 +17,8 @@ from quarl_nb.report.edge.timings import (
     HERE,
     PAPERS_BOARD,
     latency_rows,
-    policies,
     published_times,
+    table6_networks,
 )
 from quarl_nb.report.style import (
     BLACK,
@@ -28,6 +28,7 @@ from quarl_nb.report.style import (
     PAGE_IN,
     STYLE,
     NothingToDrawError,
+    common_legend,
     new_figure,
 )
 
@@ -44,7 +45,7 @@ def success_figure(records: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
     if rows.empty:
         raise NothingToDrawError("no success rate of a navigation policy: run its study first")
     flown = set(rows["policy"])
-    names = [name for name in policies() if flown & {name, stopped(name)}]
+    names = [name for name in table6_networks() if flown & {name, stopped(name)}]
     if not names:  # the table shows them
         raise NothingToDrawError("of Table 6's policies none has flown, but others have")
     precisions = sorted(set(rows["precision"]), key=lambda name: (-bits(name), name))
@@ -68,8 +69,7 @@ def success_figure(records: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
         first.set_ylim(0, 1.02)
         first.yaxis.set_major_formatter(PercentFormatter(1, 0))
         fig.supylabel("success rate (measured, simulated precision)", fontsize=7)
-        fig.legend(*first.get_legend_handles_labels(), loc="outside upper center",
-                   ncols=len(methods) + 2)
+        common_legend(fig, fig.axes, columns=len(methods) + 2)
     return fig, rows.drop(columns="keys")
 
 
@@ -169,12 +169,12 @@ def _draw_points(ax: Axes, rows: pd.DataFrame) -> None:
 
 
 def _marker(policy: str) -> str:
-    return dict(zip(policies(), MARKERS, strict=False))[policy]
+    return dict(zip(table6_networks(), MARKERS, strict=False))[policy]
 
 
 def _point_legend(points: pd.DataFrame) -> list[Line2D | Patch]:
     shapes = [Line2D([], [], color=GREY, marker=_marker(name), ls="", label=name)
-              for name in policies() if name in set(points["policy"])]  # fmt: skip
+              for name in table6_networks() if name in set(points["policy"])]  # fmt: skip
     colors = [Patch(color=color, label=f"{name} kernel") for name, color in KERNEL_COLORS.items()
               if name in set(points["kernel"])]  # fmt: skip
     open_ = Line2D([], [], color=GREY, marker="o", mfc="white", ls="", label="published")

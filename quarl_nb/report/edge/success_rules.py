@@ -20,6 +20,7 @@ from quarl_nb.report.findings import MIN_EPISODES, NOT_MEASURED, Finding, Verdic
 from quarl_nb.report.pvalues import holm
 from quarl_nb.report.seeds import MIN_SEEDS
 from quarl_nb.report.stats import ALPHA, Interval
+from quarl_nb.report.texts import points
 
 
 def success_falls(records: pd.DataFrame) -> Finding:
@@ -50,14 +51,16 @@ def success_falls(records: pd.DataFrame) -> Finding:
     elif {*plain["policy"]} >= {*table.index} and all(map(_holds_0, each)):
         verdict = "reproduced" if (plain["fall_low"] > 0).all() else "inconclusive"
     text = (f"fall in points at int8: {_falls_text(plain)}; less the published, on average "
-            f"{_points(mean)}")  # fmt: skip
+            f"{points(mean, '.1f')}")  # fmt: skip
     others = rows[(rows["method"] != PLAIN) & ~early]
     if len(others):
         best = others.loc[others.groupby("policy")["fall"].idxmin()]
         text += "; least: " + ", ".join(f"{row.policy} {100 * row.fall:.1f} ({row.method})"
                                         for row in best.itertuples())  # fmt: skip
     if len(stopped):
-        text += f"; with no more success than published: {_falls_text(stopped)}"
+        reached = ", ".join(f"{each:.0%}" for each in stopped["success"] + stopped["fall"])
+        text += (f"; of policies stopped near the published success ({reached} in fp32): "
+                 f"{_falls_text(stopped)}")
     told = pd.concat([plain, stopped])
     worst = Interval.of(plain.loc[plain["fall"].idxmax()], "fall")
     return _enough(Finding(verdict, text, worst, keys_of(told)), told)
@@ -75,12 +78,8 @@ def _holds_0(interval: Interval) -> bool:
     return interval.low <= 0 <= interval.high
 
 
-def _points(share: Interval) -> str:
-    return f"{100 * share.value:.1f} [{100 * share.low:.1f}, {100 * share.high:.1f}]"
-
-
 def _falls_text(rows: pd.DataFrame) -> str:
-    return "; ".join(f"{row['policy']} {_points(Interval.of(row, 'fall'))}"
+    return "; ".join(f"{row['policy']} {points(Interval.of(row, 'fall'), '.1f')}"
                      for _, row in rows.iterrows())  # fmt: skip
 
 

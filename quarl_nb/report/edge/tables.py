@@ -10,9 +10,11 @@ from quarl_nb.report.edge.timings import (
     PAPERS_BOARD,
     PRECISIONS,
     RUNTIMES,
-    policies,
     published_times,
+    table6_networks,
 )
+from quarl_nb.report.stats import Interval
+from quarl_nb.report.texts import points
 
 Column = tuple[str, str]
 PRINTING = "a decision and the printing of a number (1,000 to 1,400 on x86-64)"
@@ -28,7 +30,7 @@ def table6(latencies: pd.DataFrame, successes: pd.DataFrame) -> pd.DataFrame:
         successes: `success.success_rows`.
     """
     lines: dict[tuple[str, str], dict[Column, str]] = {
-        (policy, precision): {} for policy in policies() for precision in PRECISIONS
+        (policy, precision): {} for policy in table6_networks() for precision in PRECISIONS
     }
     for _, row in published_times().iterrows():
         lines[row["policy"], row["precision"]] |= {
@@ -80,7 +82,7 @@ def _shown_in_table6(latencies: pd.DataFrame) -> pd.DataFrame:
 
 
 def explanation_table(rows: pd.DataFrame) -> pd.DataFrame:
-    """`timings.explanation_rows` for reading."""
+    """`modelled.explanation_rows` for reading."""
     if rows.empty:
         return rows
     yes = {True: "yes", False: "no"}
@@ -124,7 +126,7 @@ def boards_table(latencies: pd.DataFrame) -> pd.DataFrame:
 
 
 def inputs_table(inputs: pd.DataFrame) -> pd.DataFrame:
-    """`timings.board_inputs` for reading."""
+    """`modelled.board_inputs` for reading."""
     if inputs.empty:
         return inputs
     texts = [f"{value:,.3f}" if value < WHOLE else f"{value:,.0f}" for value in inputs["value"]]
@@ -134,7 +136,7 @@ def inputs_table(inputs: pd.DataFrame) -> pd.DataFrame:
 
 
 def emulated_table(rows: pd.DataFrame) -> pd.DataFrame:
-    """`timings.emulated_rows` for reading."""
+    """`modelled.emulated_rows` for reading."""
     if rows.empty:
         return rows
     kinds = ("code", "constant", "writable", "stack")
@@ -208,12 +210,11 @@ def megabytes(size: float) -> str:
 
 def rate(row: pd.Series) -> str:
     """A success rate in per cent with its interval."""
-    return f"{row['success']:.1%} [{row['low']:.1%}, {row['high']:.1%}]"
+    return Interval(row["success"], row["low"], row["high"]).text(".1%")
 
 
 def _fall(row: pd.Series) -> str:
     """In points."""
     if row["precision"] == "fp32" or pd.isna(row["fall"]):
         return ""
-    return (f"{100 * row['fall']:+.1f} [{100 * row['fall_low']:+.1f}, "
-            f"{100 * row['fall_high']:+.1f}]")  # fmt: skip
+    return points(Interval.of(row, "fall"), "+.1f")

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from quarl_nb.report.losses import percent_interval
 from quarl_nb.report.mixed_precision.speedups import speedups
 from quarl_nb.report.qat.gains import check_alike
 from quarl_nb.report.seeds import over_seeds
+from quarl_nb.report.texts import percent_interval
 
 
 def trainings(records: pd.DataFrame, row: pd.Series) -> pd.DataFrame:

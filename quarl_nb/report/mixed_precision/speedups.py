@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import zlib
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from quarl_nb.report.findings import processor
-from quarl_nb.report.stats import median_ratio
+from quarl_nb.report.stats import median_ratio, named_generator
 from quarl_nb.report.texts import interval_texts
 
 CLOCK = ("CPU", "wall")  # of records without a GPU, and with one
@@ -47,8 +46,7 @@ def speedups(records: pd.DataFrame) -> pd.DataFrame:
         for _, half in group[group["precision"] != "fp32"].iterrows() if len(base) else ():
             if first.setdefault((policy, device, half["precision"]), seed) != seed:
                 continue
-            own_seed = zlib.crc32(f"{policy}{device}{seed}".encode())
-            rows.append(_row(base.iloc[0], half, own_seed))
+            rows.append(_row(base.iloc[0], half, f"{policy}{device}{seed}"))
     found = pd.DataFrame(rows)
     if found.empty:
         return found
@@ -61,13 +59,13 @@ def _machine(record: pd.Series) -> str:
     return f"{processor(record)}, {gpu}" if isinstance(gpu, str) else processor(record)
 
 
-def _row(base: pd.Series, half: pd.Series, seed: int) -> dict[str, object]:
+def _row(base: pd.Series, half: pd.Series, name: str) -> dict[str, object]:
     fp32, ours = (np.asarray(_time(row, "update"), float) for row in (base, half))
     env_step_s = np.mean([_time(row, "env_step") for row in (base, half)])
     rest, half_rest = (env_step_s + _time(row, "act") for row in (base, half))
     every, half_every = (int(row["train_freq"]) for row in (base, half))  # steps an update
     # Both of the same draws: all that a step takes besides is a number.
-    learner, training = (median_ratio(x, y, np.random.default_rng(seed)) for x, y in (
+    learner, training = (median_ratio(x, y, named_generator(name)) for x, y in (
         (fp32, ours), (rest + fp32 / every, half_rest + ours / half_every)))  # fmt: skip
     seconds = [1 / row["steps_per_s"] if row["device"] == "cuda" else row["run_energy"]["cpu_s"]
                for row in (base, half)]  # fmt: skip
@@ -76,8 +74,7 @@ def _row(base: pd.Series, half: pd.Series, seed: int) -> dict[str, object]:
         "policy": half["policy"], "device": half["device"], "machine": _machine(half),
         "precision": half["precision"], "parameters": half["parameters"],
         "update_s": float(np.median(ours)), "fp32_update_s": float(np.median(fp32)),
-        "learner": learner.value, "learner_low": learner.low, "learner_high": learner.high,
-        "training": training.value, "training_low": training.low, "training_high": training.high,
+        **learner.columns("learner"), **training.columns("training"),
         "run": seconds[0] / seconds[1], "energy": joules[0] / joules[1],
         "energy_method": " and ".join(sorted({
             row["run_energy"]["method"] for row in (base, half)})),

@@ -10,7 +10,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from quarl_nb.report.compare import paired_difference
-from quarl_nb.report.losses import RANGES, paired_losses, policy_label, ptq_records
+from quarl_nb.report.labels import RANGES, policy_label
+from quarl_nb.report.losses import paired_losses
+from quarl_nb.report.policy_records import ptq_records
 from quarl_nb.report.ptq.rules import losses_at
 from quarl_nb.report.ptq.sweet_spots import Widths, table_of, widths_of
 from quarl_nb.report.stats import ALPHA, MARGIN, mean_interval
@@ -25,6 +27,7 @@ from quarl_nb.report.style import (
     STYLE,
     VERMILION,
     NothingToDrawError,
+    common_legend,
     interval_errors,
     loss_axis,
     new_figure,
@@ -65,8 +68,7 @@ def sweet_spot(records: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
             points.append(rows)
         fig.supxlabel("bits of the weights (uniform affine, per tensor)", fontsize=7)
         fig.supylabel("mean return per episode", fontsize=7)
-        handles, labels = axes[0].get_legend_handles_labels()
-        fig.legend(handles, labels, loc="outside upper center", ncols=len(labels))
+        common_legend(fig, axes)
     return fig, pd.concat(points, ignore_index=True)
 
 
@@ -88,9 +90,7 @@ def _width_points(widths: Widths) -> pd.DataFrame:
         gain = paired_difference(returns, widths.reference, widths.weights)
         rows.append({
             "policy": widths.policy, "bits": bits, "mean": returns.mean(),
-            "difference": gain.value, "difference_low": gain.low, "difference_high": gain.high,
-            "fp32": base.value, "fp32_low": base.low, "fp32_high": base.high,
-            "episodes": len(returns),
+            **gain.columns("difference"), **base.columns("fp32"), "episodes": len(returns),
         })
     return pd.DataFrame(rows)
 
@@ -142,7 +142,7 @@ def ptq_loss(records: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
         _policy_axis(ax, policies)
         loss_axis(ax, "x")
         ax.set_xlabel("relative loss of mean return against fp32 (right is worse)")
-        fig.legend(loc="outside upper center", ncols=len(shown))
+        common_legend(fig, [ax])
     return fig, losses.drop(columns="keys")
 
 
@@ -178,8 +178,7 @@ def ranges_rescue(records: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
             ax.set_xlim(1.5, max(8, losses.loc[losses["policy"] == policy, "bits"].max()) + 0.5)
         fig.supxlabel("bits of the weights (uniform affine)", fontsize=7)
         fig.supylabel("relative loss of mean return", fontsize=7)
-        fig.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center",
-                   ncols=len(RANGES))
+        common_legend(fig, axes)
     return fig, losses.drop(columns="keys")
 
 

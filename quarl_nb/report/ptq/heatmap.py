@@ -9,7 +9,8 @@ from matplotlib.axes import Axes
 from matplotlib.colors import SymLogNorm
 from matplotlib.figure import Figure
 
-from quarl_nb.report.losses import paired_losses, policy_label
+from quarl_nb.report.labels import policy_label
+from quarl_nb.report.losses import paired_losses
 from quarl_nb.report.stats import ALPHA, MARGIN
 from quarl_nb.report.style import (
     PAGE_HEIGHT_IN,

@@ -9,25 +9,23 @@ import pandas as pd
 
 from quarl_nb.report.correlation import RankCorrelation, correlation_within
 from quarl_nb.report.findings import MIN_EPISODES, NOT_MEASURED, Finding, Verdict, decided, keys_of
-from quarl_nb.report.losses import (
-    PUBLIC,
-    of_who_played,
-    paired_losses,
-    percent_interval,
-    ptq_records,
-)
+from quarl_nb.report.labels import PUBLIC
+from quarl_nb.report.losses import paired_losses
 from quarl_nb.report.paper import published_ptq
+from quarl_nb.report.policy_records import of_who_played, ptq_records
 from quarl_nb.report.pvalues import at_least, holm
 from quarl_nb.report.stats import ALPHA, Interval
+from quarl_nb.report.texts import percent_interval
 from quarl_nb.report.untrained import fp32_never_learned, leave_out, none_learned
 
 INTERVAL = f"{100 * (1 - 2 * ALPHA):.0f} % interval"  # its ends: bounds of one-sided tests
 MIN_POLICIES = 8  # that a rank correlation is told of
+MIN_COMPARED = 2  # policies that "every one" or a difference is told of
 
 
 def similar_rewards(
     records: pd.DataFrame, precisions: Sequence[str], algos: Sequence[str] = (),
-    in_table4: bool = False, min_policies: int = 2,
+    in_table4: bool = False,
 ) -> Finding:
     """Reproduced when every policy is equivalent to its fp32 (TOST, within 5 %).
 
@@ -35,12 +33,12 @@ def similar_rewards(
     `in_table4` only those of an algorithm in an environment that Table 4 has, and reproduced only
     when all of these were measured: of some of them "every policy" is not known.
     """
-    return _every_policy(records, precisions, algos, in_table4, min_policies, "p_equivalent")
+    return _every_policy(records, precisions, algos, in_table4, "p_equivalent")
 
 
 def no_loss(
     records: pd.DataFrame, precisions: Sequence[str], algos: Sequence[str] = (),
-    in_table4: bool = False, min_policies: int = 2,
+    in_table4: bool = False,
 ) -> Finding:
     """Reproduced when every policy is without loss (below 5 %) at one of `precisions` at least.
 
@@ -48,19 +46,16 @@ def no_loss(
     reproduced when a policy loses more than 5 % at all that it was measured at, the last named
     (the most generous) among them, Holm-corrected over policies. `in_table4`: `similar_rewards`.
     """
-    return _every_policy(records, precisions, algos, in_table4, min_policies, "p_no_loss")
+    return _every_policy(records, precisions, algos, in_table4, "p_no_loss")
 
 
-def hardness_differs(
-    records: pd.DataFrame, precisions: Sequence[str], algos: Sequence[str] = (),
-    min_policies: int = 2,
-) -> Finding:
+def hardness_differs(records: pd.DataFrame, precisions: Sequence[str]) -> Finding:
     """Reproduced when at the same precision, by the same algorithm, a policy loses more than 5 %
     and one in another environment less; and in the same environment so do two of two algorithms.
 
     Not reproduced when every policy loses less than 5 %, or every one more. Holm over policies.
     """
-    measured = losses_at(records, precisions, algos)
+    measured = losses_at(records, precisions)
     if measured.empty:
         return NOT_MEASURED
     losses, left_out = leave_out(measured, fp32_never_learned(ptq_records(records)))
@@ -74,7 +69,7 @@ def hardness_differs(
     by_algo = _differing(losses[hard], losses[easy], "env_id", "algo")
     text += f"; both by {by_task} algorithms and in {by_algo} environments{left_out}"
     worst = _worst(losses)
-    verdict: Verdict = "inconclusive" if _too_few(losses, min_policies) \
+    verdict: Verdict = "inconclusive" if _too_few(losses, MIN_COMPARED) \
         else decided(bool(by_task and by_algo), hard.all() or easy.all())
     return Finding(verdict, f"{text}{_few_note(losses)}", _interval(worst), keys_of(losses))
 
@@ -86,8 +81,7 @@ def _differing(hard: pd.DataFrame, easy: pd.DataFrame, same: str, other: str) ->
 
 
 def wider_weights_lose_more(
-    records: pd.DataFrame, precisions: Sequence[str], algos: Sequence[str] = (),
-    width: str = "range", min_policies: int = MIN_POLICIES,
+    records: pd.DataFrame, precisions: Sequence[str], width: str = "range"
 ) -> Finding:
     """Reproduced when policies of wider weights (`width`) lose more from task to task, within each
     algorithm, and from algorithm to algorithm, within each environment: two rank correlations,
@@ -101,7 +95,7 @@ def wider_weights_lose_more(
             as a list, one value a layer, of which the largest counts (a tensor has one scale).
             Weights of another policy than the one that played count for nothing.
     """
-    measured = losses_at(records, precisions, algos)
+    measured = losses_at(records, precisions)
     if measured.empty or width not in records:
         return NOT_MEASURED
     losses, left_out = leave_out(measured, fp32_never_learned(ptq_records(records)))
@@ -110,11 +104,11 @@ def wider_weights_lose_more(
     widths = layers[width].map(max)
     pairs = losses.assign(width=losses["policy"].map(widths)).dropna(subset=["width", "loss"])
     keys = keys_of(pairs) + tuple(layers["key"][layers.index.isin(pairs["policy"])])
-    if len(pairs) < min_policies:
+    if len(pairs) < MIN_POLICIES:
         return Finding("inconclusive", f"only {len(pairs)} policies{left_out}", None, keys)
     over_tasks, over_algos = (_within(pairs, same) for same in ("algo", "env_id"))
     both = (over_tasks, over_algos)
-    verdict: Verdict = "inconclusive" if _too_few(pairs, min_policies) \
+    verdict: Verdict = "inconclusive" if _too_few(pairs, MIN_POLICIES) \
         else decided(all(each.p_above <= ALPHA for each in both),
                      any(each.p_below <= ALPHA / 2 for each in both))  # fmt: skip
     rho = float(pairs[["width", "loss"]].corr("spearman").iloc[0, 1])
@@ -141,8 +135,8 @@ def losses_at(
 
 
 def _every_policy(
-    records: pd.DataFrame, precisions: Sequence[str], algos: Sequence[str],
-    in_table4: bool, min_policies: int, p_good: str,
+    records: pd.DataFrame, precisions: Sequence[str], algos: Sequence[str], in_table4: bool,
+    p_good: str,
 ) -> Finding:
     measured = losses_at(records, precisions, algos)
     selection = ""
@@ -161,7 +155,7 @@ def _every_policy(
     p_best = (by_policy[p_good].min() * len(set(precisions))).clip(upper=1)
     good = p_best <= ALPHA
     failed = (holm(by_policy["p_loss"].max().tolist()) <= ALPHA) & generous
-    enough = not (selection or _too_few(losses, min_policies))
+    enough = not (selection or _too_few(losses, MIN_COMPARED))
     verdict = decided(good.all() and enough,
                       failed.any() and losses["episodes"].min() >= MIN_EPISODES)  # fmt: skip
     # Where fp32 earns 0 there is no loss, nor a best width.

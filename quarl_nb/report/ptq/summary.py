@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from quarl_nb.report.losses import paired_returns, ptq_records
+from quarl_nb.report.losses import paired_returns
+from quarl_nb.report.policy_records import ptq_records
 from quarl_nb.report.stats import (
-    ALPHA,
     Interval,
     iqm,
+    percentile_interval,
     probability_of_improvement,
     stratified_bootstrap,
 )
@@ -41,9 +42,7 @@ def ptq_summary(records: pd.DataFrame, generator: np.random.Generator) -> pd.Dat
         found.append({
             "algo": algo, "precision": precision, "policies": len(tasks),
             "episodes": sum(pair.shape[1] for pair in tasks),
-            "iqm": middle.value, "iqm_low": middle.low, "iqm_high": middle.high,
-            "improvement": better.value, "improvement_low": better.low,
-            "improvement_high": better.high,
+            **middle.columns("iqm"), **better.columns("improvement"),
         })
     return pd.DataFrame(found)
 
@@ -55,9 +54,8 @@ def _improvement(tasks: list[np.ndarray], generator: np.random.Generator) -> Int
         return [generator.choice(task[side], task.shape[1]) for task in tasks]
 
     draws = [probability_of_improvement(redrawn(0), redrawn(1)) for _ in range(200)]
-    low, high = np.quantile(draws, [ALPHA / 2, 1 - ALPHA / 2])
     whole = probability_of_improvement([t[0] for t in tasks], [t[1] for t in tasks])
-    return Interval(whole, float(low), float(high))
+    return percentile_interval(whole, np.array(draws))
 
 
 def _normalized(records: pd.DataFrame) -> pd.DataFrame:

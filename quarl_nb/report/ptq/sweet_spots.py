@@ -15,7 +15,8 @@ import pandas as pd
 
 from quarl_nb.report.compare import BestOfMany, best_of_many
 from quarl_nb.report.findings import MIN_EPISODES, NOT_MEASURED, Finding, Verdict, decided, keys_of
-from quarl_nb.report.losses import bits_of, episode_weights, paired_returns, ptq_records
+from quarl_nb.report.losses import episode_weights, paired_returns
+from quarl_nb.report.policy_records import bits_of, ptq_records
 from quarl_nb.report.ptq.rules import INTERVAL
 from quarl_nb.report.pvalues import fixed_signs, holm
 from quarl_nb.report.stats import ALPHA, MARGIN, Floats, Interval
@@ -137,15 +138,13 @@ def sweet_spot_exists(
     return _of_learned(partial(_exists, against_wider=False), records, algos, env_ids)
 
 
-def fewer_bits_beat_more(
-    records: pd.DataFrame, algos: Sequence[str] = (), env_ids: Sequence[str] = (),
-) -> Finding:
+def fewer_bits_beat_more(records: pd.DataFrame) -> Finding:
     """As `sweet_spot_exists`, over every pair of a narrower and a wider quantization.
 
     Only narrower ones that keep the fp32 return to 5 % count: of two broken policies one is
     always the better. The correction is for every pair, as luck decides which those are.
     """
-    return _of_learned(partial(_exists, against_wider=True), records, algos, env_ids)
+    return _of_learned(partial(_exists, against_wider=True), records)
 
 
 def sweet_spots_differ(records: pd.DataFrame) -> Finding:
@@ -219,9 +218,10 @@ def _exists(policies: list[Widths], against_wider: bool) -> Finding:
     verdict: Verdict = "inconclusive" if fewest < MIN_EPISODES \
         else decided(spots.any(), max(highest) < MARGIN)
     share = f"{relative[first]:.1%}" if np.isfinite(highest[first]) else "fp32 earns 0"
-    kind = "have a width that beats a wider one" if against_wider else "have a sweet spot"
+    kind = "policies have a sweet spot" if not against_wider else \
+        "policies with a narrower width that keeps fp32's return have one that beats a wider"
     text = (
-        f"{spots.sum()} of {len(found)} policies {kind}; surest ({INTERVAL} for all widths): "
+        f"{spots.sum()} of {len(found)} {kind}; surest ({INTERVAL} for all widths): "
         f"{policy} gains {interval} ({share}) at {label}, "
         f"corrected p = {adjusted[first]:.3g}"
     )

@@ -9,18 +9,14 @@ import pandas as pd
 
 from quarl_nb.errors import check_choice
 from quarl_nb.report.findings import MIN_EPISODES, decided
-from quarl_nb.report.losses import (
-    paired_losses,
-    percent,
-    percent_interval,
-    policy_labels,
-    ptq_records,
-)
+from quarl_nb.report.labels import policy_labels
+from quarl_nb.report.losses import paired_losses
 from quarl_nb.report.paper import published_ptq
+from quarl_nb.report.policy_records import ptq_records
 from quarl_nb.report.ptq.summary import ptq_summary
 from quarl_nb.report.ptq.sweet_spots import sweet_spot_table
 from quarl_nb.report.stats import ALPHA, MARGIN, Interval
-from quarl_nb.report.texts import AS_PERCENT, interval_texts, return_text
+from quarl_nb.report.texts import AS_PERCENT, interval_texts, percent, percent_interval, return_text
 
 # What stands for the paper's int8 column: 8-bit affine weights, as its own PTQ code does.
 PAPER_INT8 = "affine8"

@@ -11,9 +11,9 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
-from numpy.typing import NDArray
 
-from quarl_nb.report.losses import of_who_played
+from quarl_nb.report.policy_records import of_who_played
+from quarl_nb.report.stats import Floats, Interval
 from quarl_nb.report.style import (
     CYCLE,
     MARKERS,
@@ -27,7 +27,6 @@ from quarl_nb.report.style import (
 )
 from quarl_nb.store import flatten
 
-Floats = NDArray[np.float64]
 WIDTHS = {
     "weight_range": "range of the weights (max − min)",
     "range_over_std": "range / standard deviation",
@@ -68,8 +67,8 @@ def weights_frame(
         rows.append({
             "policy": cell["policy"], "algo": str(cell["algo"]).lower(),
             "precision": precision, "weight_counts": counts, "weight_edges": edges,
-            **_summary(measured), "loss": loss["loss"], "loss_low": loss["loss_low"],
-            "loss_high": loss["loss_high"], "keys": (record["key"], *loss["keys"]),
+            **_summary(measured), **Interval.of(loss, "loss").columns("loss"),
+            "keys": (record["key"], *loss["keys"]),
         })
     return pd.DataFrame(rows)
 

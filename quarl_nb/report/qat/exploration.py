@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from quarl_nb.report.losses import policy_label
+from quarl_nb.report.labels import policy_label
 from quarl_nb.report.qat.gains import (
     FP32,
     WAY,

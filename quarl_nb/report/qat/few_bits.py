@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pandas as pd
 
-from quarl_nb.report.losses import percent_interval, policy_label
+from quarl_nb.report.labels import policy_label
 from quarl_nb.report.qat.gains import FP32, of_shared_seeds, trained_in, trainings, way_table
 from quarl_nb.report.stats import Interval
+from quarl_nb.report.texts import percent_interval
 
 FEW = 4
 METHODS = {"minmax": "monitored", "lsq": "learned steps"}
@@ -31,7 +32,7 @@ def few_bits_table(records: pd.DataFrame) -> pd.DataFrame:
     learned = trained_in(shared, FP32).groupby("policy")["learned"].sum()
     shown = table.assign(
         bits=table["bits"].astype(int).map("{} bits".format), way=table["method"].map(METHODS),
-        loss=[percent_interval(Interval(-row.gain, -row.high, -row.low))
+        loss=[percent_interval(-Interval(row.gain, row.low, row.high))
               for row in table.itertuples()],
     ).pivot(index="policy", columns=["bits", "way"], values="loss")  # fmt: skip
     shown = shown.sort_index(axis=1, ascending=[True, False]).fillna("not measured")

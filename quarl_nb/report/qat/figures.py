@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from quarl_nb.report.losses import policy_label
+from quarl_nb.report.labels import policy_label
 from quarl_nb.report.qat.gains import PTQ, WAY, of_shared_seeds, trainings, way_table
 from quarl_nb.report.style import (
     BLACK,

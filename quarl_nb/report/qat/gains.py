@@ -8,10 +8,11 @@ import numpy as np
 import pandas as pd
 
 from quarl_nb.errors import QuarlError
-from quarl_nb.report.losses import bits_of, percent_interval, policy_label, returns_of
+from quarl_nb.report.labels import policy_label
+from quarl_nb.report.policy_records import bits_of, returns_of
 from quarl_nb.report.seeds import over_seeds, p_above
 from quarl_nb.report.stats import MARGIN, Interval
-from quarl_nb.report.texts import return_text
+from quarl_nb.report.texts import percent_interval, return_text
 from quarl_nb.report.untrained import learned
 
 # precision, method, regularizer
@@ -156,8 +157,7 @@ def gains(rows: pd.DataFrame, way: Way, reference: Way = FP32) -> pd.DataFrame:
         found.append({
             "policy": policy, "precision": way[0], "seeds": len(seeds),
             "episodes": int(min(ours["episodes"].min(), theirs["episodes"].min())),
-            "mean": mean.value, "mean_low": mean.low, "mean_high": mean.high,
-            "reference": theirs["mean"].mean(),
+            **mean.columns("mean"), "reference": theirs["mean"].mean(),
             "gain": interval.value, "low": interval.low, "high": interval.high,
             "p_gain": p_above(gain, 0.0), "p_no_gain": p_above(-gain, -MARGIN),
             "p_loss": p_above(-gain, MARGIN), "p_no_loss": p_above(gain, -MARGIN),

@@ -15,7 +15,6 @@ import numpy as np
 import pandas as pd
 
 from quarl_nb.report.findings import MIN_EPISODES, NOT_MEASURED, Finding, Verdict, keys_of
-from quarl_nb.report.losses import percent
 from quarl_nb.report.pvalues import at_least, holm
 from quarl_nb.report.qat.gains import (
     FP32,
@@ -31,15 +30,16 @@ from quarl_nb.report.qat.gains import (
 )
 from quarl_nb.report.seeds import MIN_SEEDS
 from quarl_nb.report.stats import ALPHA, Interval
+from quarl_nb.report.texts import percent
 from quarl_nb.report.untrained import leave_out, none_learned
 
 # Of one policy, at the most that its environment gives perhaps, nothing follows for QAT in general.
 MIN_POLICIES = 3
+# "Until 5/6-bit quantization": 5 bits may keep the return or lose it.
+KEPT_BITS, LOST_BITS = (6, 7, 8), (2, 3, 4)
 
 
-def qat_no_loss(
-    records: pd.DataFrame, precisions: Sequence[str], min_policies: int = MIN_POLICIES
-) -> Finding:
+def qat_no_loss(records: pd.DataFrame, precisions: Sequence[str]) -> Finding:
     """Reproduced when most policies trained at each of `precisions` are without loss against fp32.
 
     Not reproduced when at least half of them lose more than 5 % (`at_least`, both).
@@ -54,24 +54,21 @@ def qat_no_loss(
     kept, lost = at_least(table["p_no_loss"]), at_least(table["p_loss"])
     text = f"{kept} of {len(table)} policies without loss, {lost} lose more than 5 %"
     half = len(table) / 2
-    return _decide(table, kept > half, lost >= half, text + left_out, min_policies)
+    return _decide(table, kept > half, lost >= half, text + left_out)
 
 
-def qat_kept_until(
-    records: pd.DataFrame, kept_bits: Sequence[int] = (6, 7, 8),
-    lost_bits: Sequence[int] = (2, 3, 4), min_policies: int = MIN_POLICIES,
-) -> Finding:
-    """Reproduced when most policies are without loss at every one of `kept_bits` and lose more than
-    5 % at one of `lost_bits` (Bonferroni over bits, `at_least` over policies).
+def qat_kept_until(records: pd.DataFrame) -> Finding:
+    """Reproduced when most policies are without loss at every one of `KEPT_BITS` and lose more than
+    5 % at one of `LOST_BITS` (Bonferroni over bits, `at_least` over policies).
 
-    Not reproduced when most do lose at one of `kept_bits`, or do not at any of `lost_bits`.
+    Not reproduced when most do lose at one of `KEPT_BITS`, or do not at any of `LOST_BITS`.
     """
     rows = trainings(records)
-    found = [_gains(rows, minmax(bits)) for bits in (*kept_bits, *lost_bits)]
+    found = [_gains(rows, minmax(bits)) for bits in (*KEPT_BITS, *LOST_BITS)]
     unlearned = _unlearned(rows, [FP32])
     tables, left_out = _decidable(found, unlearned)
     indexed = [table.set_index("policy") for table in tables]
-    above, below = indexed[: len(kept_bits)], indexed[len(kept_bits) :]
+    above, below = indexed[: len(KEPT_BITS)], indexed[len(KEPT_BITS) :]
     policies = sorted(set.intersection(*(set(table.index) for table in (*above, *below))))
     if not policies:
         return _nothing(found, unlearned)
@@ -84,14 +81,14 @@ def qat_kept_until(
     drops = np.minimum(p(below, "p_loss").min(axis=0) * len(below), 1)
     fails = np.minimum(p(above, "p_loss").min(axis=0) * len(above), 1)
     half, both = len(policies) / 2, at_least(np.maximum(keeps, drops))
-    text = (f"{at_least(keeps)} of {len(policies)} policies without loss at {_span(kept_bits)} "
-            f"bits, {at_least(drops)} lose more than 5 % at {_span(lost_bits)}, {both} do both"
+    text = (f"{at_least(keeps)} of {len(policies)} policies without loss at {_span(KEPT_BITS)} "
+            f"bits, {at_least(drops)} lose more than 5 % at {_span(LOST_BITS)}, {both} do both"
             f"{left_out}")  # fmt: skip
     bad = max(at_least(fails, ALPHA / 2), at_least(stays, ALPHA / 2)) > half
-    return _decide(table, both > half, bad, text, min_policies)
+    return _decide(table, both > half, bad, text)
 
 
-def qat_beats_ptq(records: pd.DataFrame, min_policies: int = MIN_POLICIES) -> Finding:
+def qat_beats_ptq(records: pd.DataFrame) -> Finding:
     """Reproduced when QAT earns more than PTQ at 8 bits in every policy.
 
     Not reproduced when in one it does not certainly gain, and certainly less than the 5 % that
@@ -113,10 +110,10 @@ def qat_beats_ptq(records: pd.DataFrame, min_policies: int = MIN_POLICIES) -> Fi
             f"{left_out}{tied}")
     text += _beside_w8a8(_gains(rows, way, ptq(W8A8)), set(table["policy"]))
     good, bad = bool(better.all()), bool(same.any())
-    return _decide(table, good, bad, text, min_policies, "smallest gain")
+    return _decide(table, good, bad, text, "smallest gain")
 
 
-def qat_beats_fp32(records: pd.DataFrame, min_policies: int = MIN_POLICIES) -> Finding:
+def qat_beats_fp32(records: pd.DataFrame) -> Finding:
     """Reproduced when QAT at 8 bits earns more than fp32 in more than half of the policies.
 
     Not reproduced when half of them gain less than 5 %, and do not certainly gain (`at_least`).
@@ -134,11 +131,11 @@ def qat_beats_fp32(records: pd.DataFrame, min_policies: int = MIN_POLICIES) -> F
     text = (f"QAT earns more than fp32 in {better} of {len(table)} policies, "
             f"certainly not by 5 % in {small}{left_out}{tied}")  # fmt: skip
     half = len(table) / 2
-    return _decide(table, better > half, same >= half, text, min_policies, "smallest gain")
+    return _decide(table, better > half, same >= half, text, "smallest gain")
 
 
 def qat_sometimes_beats_fp32(
-    records: pd.DataFrame, bits: Sequence[int] = range(2, 9), min_policies: int = MIN_POLICIES
+    records: pd.DataFrame, bits: Sequence[int] = range(2, 9)
 ) -> Finding:
     """Reproduced when QAT earns more than fp32 in one policy, however few there are, at one of
     `bits` (Holm over policies and widths).
@@ -159,7 +156,7 @@ def qat_sometimes_beats_fp32(
     text = (f"QAT earns more than fp32 at one of {_span(bits)} bits in {better.sum()} of "
             f"{len(better)} policies, certainly not by 5 % at any in {small.sum()}{left_out}{tied}")
     good, bad = bool(better.any()), bool(small.all() and not better.any())
-    return _decide(table, good, bad, text, 1 if good else min_policies, "surest gain")
+    return _decide(table, good, bad, text, "surest gain", 1 if good else MIN_POLICIES)
 
 
 def _gains(rows: pd.DataFrame, way: Way, reference: Way = FP32) -> pd.DataFrame:
@@ -232,15 +229,16 @@ def _beside_w8a8(found: pd.DataFrame, policies: set[str]) -> str:
 
 
 def _decide(
-    table: pd.DataFrame, good: bool, bad: bool, text: str, min_policies: int,
+    table: pd.DataFrame, good: bool, bad: bool, text: str,
     told: Literal["largest loss", "smallest gain", "surest gain"] = "largest loss",
+    min_policies: int = MIN_POLICIES,
 ) -> Finding:
     """A finding over rows of `gains`, whose interval is that of the row that is `told`."""
     by = table["p_gain"] if told == "surest gain" else table["gain"]
     row = table.loc[by.idxmin()]
     interval = Interval(row["gain"], row["low"], row["high"])
     if told == "largest loss":
-        interval = Interval(-row["gain"], -row["high"], -row["low"])
+        interval = -interval
     text += f"; {told} {percent(interval.value)} ({row['policy']}, {row['precision']})"
     seeds, episodes = int(table["seeds"].min()), int(table["episodes"].min())
     verdict: Verdict = "inconclusive"
