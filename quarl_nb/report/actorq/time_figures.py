@@ -83,7 +83,7 @@ def _stack(ax: Axes, rows: pd.DataFrame) -> None:
         ax.bar(at, 1e3 * rows[name], bottom=bottom, color=PART_COLORS[name], width=0.8, label=name)
         bottom += 1e3 * rows[name].to_numpy()
     for x, top in zip(at, bottom, strict=True):
-        ax.annotate(f"{top:.2g}", (x, top), ha="center", va="bottom", fontsize=5.5)
+        ax.annotate(f"{top:#.2g}", (x, top), ha="center", va="bottom", fontsize=5.5)
     ax.set_xticks(at, [actor_label(actor) for actor in rows["actor"]], rotation=60, ha="right",
                   rotation_mode="anchor")  # fmt: skip
     ax.set_ylim(0, 1.1 * bottom.max())
