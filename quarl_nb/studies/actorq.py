@@ -114,8 +114,8 @@ def _load_kernels(
 ) -> None:
     """Some updates of a learner that is thrown away.
 
-    A process's first on a GPU loads the kernels, for up to a second: the first cell would be
-    charged with what the others find loaded.
+    A process's first update on a GPU loads the kernels, too: the first cell would be charged with
+    what the others find loaded.
     """
     first = {**json.loads(options), "learning_starts": 0}
     make_algorithm(algo, env_id, width, 0, device, autocast, **first).learn(10)
