@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 
+from quarl_nb.actorq.cuda_graph import GraphedUpdate, can_be_graphed
 from quarl_nb.actorq.limiter import RateLimiter
 from quarl_nb.actorq.replay import ReplayFeed, check_algorithm
 from quarl_nb.actorq.settings import Orders, Settings, Transitions
@@ -70,6 +71,7 @@ class Learner(Timed):
         self.limiter = self._limiter(ahead)
         self._policy: PolicyNet | None = None
         self._time_sampling()
+        self._train = GraphedUpdate(algorithm) if can_be_graphed(algorithm) else self._train_eagerly
 
     @property
     def steps(self) -> int:
@@ -132,13 +134,16 @@ class Learner(Timed):
         batch = self.algorithm.batch_size
         before = self.seconds["sample"]
         with self.timed("train"), users_own("the learner"):
-            self.algorithm.train(gradient_steps=1, batch_size=batch)
+            self._train()
             if self.algorithm.device.type == "cuda":
                 # Else what waits next for it (to sample, to publish) would be told to take long.
                 torch.cuda.synchronize(self.algorithm.device)
         self.seconds["train"] -= self.seconds["sample"] - before
         self.limiter.samples += batch
         self.updates += 1
+
+    def _train_eagerly(self) -> None:
+        self.algorithm.train(gradient_steps=1, batch_size=self.algorithm.batch_size)
 
     def _limiter(self, ahead: int) -> RateLimiter:
         """From where the algorithm is now, with room for messages, batches and the warm-up."""

@@ -159,9 +159,6 @@ class D4PG(TD3):
         if not all(module.training for module in (self.policy, self.actor, self.critic)):
             self.policy.set_training_mode(True)
         self._update_learning_rate([self.actor.optimizer, self.critic.optimizer])
-        if self.actor_learning_rate is not None:
-            rate = FloatSchedule(self.actor_learning_rate)
-            update_learning_rate(self.actor.optimizer, rate(self._current_progress_remaining))
         losses = []
         for _ in range(gradient_steps):
             batch = self.replay_buffer.sample(batch_size, env=self._vec_normalize_env)
@@ -174,6 +171,14 @@ class D4PG(TD3):
         self.logger.record("train/n_updates", self._n_updates, exclude="tensorboard")
         self.logger.record("train/critic_loss", critic_loss)
         self.logger.record("train/actor_loss", actor_loss)
+
+    def _update_learning_rate(
+        self, optimizers: list[torch.optim.Optimizer] | torch.optim.Optimizer
+    ) -> None:
+        super()._update_learning_rate(optimizers)
+        if self.actor_learning_rate is not None:
+            rate = FloatSchedule(self.actor_learning_rate)
+            update_learning_rate(self.actor.optimizer, rate(self._current_progress_remaining))
 
     def _update_critic(self, batch: ReplayBufferSamples) -> torch.Tensor:
         """Descend the cross-entropy to the projected target (paper: section 3, algorithm 1)."""

@@ -1,0 +1,162 @@
+"""Updates as CUDA graphs; a stand-in records and repeats operations on the processor."""
+
+import copy
+import logging
+
+import numpy as np
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from quarl_nb.actorq import cuda_graph
+from quarl_nb.actorq.algorithms import make_algorithm
+from quarl_nb.actorq.cuda_graph import GraphedUpdate, can_be_graphed
+from quarl_nb.actorq.learner import Learner
+from quarl_nb.actorq.settings import Settings
+
+BATCH, N = 16, 64
+
+
+class Recorder(TorchDispatchMode):
+    """Runs operations and notes them, with the very tensors that they read and wrote."""
+
+    def __init__(self):
+        super().__init__()
+        self.launched = []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        out = function(*args, **(kwargs or {}))
+        assert function is not torch.ops.aten._local_scalar_dense.default, "read by the processor"
+        self.launched.append((function, args, kwargs or {}, out))
+        return out
+
+    def replay(self):
+        with torch._C._AutoDispatchBelowAutograd():  # where they were noted
+            for function, args, kwargs, out in self.launched:
+                again = function(*args, **kwargs)
+                for place, values in zip(tree_leaves(out), tree_leaves(again), strict=True):
+                    if isinstance(place, torch.Tensor) and place.data_ptr() != values.data_ptr():
+                        place.copy_(values)
+
+
+def recorded(function, device=None):
+    """As `cuda_graph`, but capturing makes the update, so that its first replay does nothing."""
+    with Recorder() as recorder:
+        function()
+    first = [True]
+
+    def replay():
+        if not first:
+            recorder.replay()
+        first.clear()
+
+    return replay
+
+
+def filled(algo, seed=0, **options):
+    env_id = "CartPole-v1" if algo == "dqn" else "Pendulum-v1"
+    options = {"learning_rate": "lin_1e-2", "batch_size": BATCH, **options}
+    model = make_algorithm(algo, env_id, width=8, critic_width=8, seed=seed, **options)
+    learner = Learner(model, Settings(), 1000)
+    buffer, rng = model.replay_buffer, np.random.default_rng(0)
+    buffer.observations[:N] = rng.normal(size=buffer.observations[:N].shape)
+    buffer.next_observations[:N] = rng.normal(size=buffer.observations[:N].shape)
+    buffer.rewards[:N], buffer.pos = rng.normal(size=(N, 1)), N
+    buffer.dones[:N] = rng.random((N, 1)) < 0.2
+    shape = buffer.actions[:N].shape
+    buffer.actions[:N] = rng.integers(2, size=shape) if algo == "dqn" else rng.uniform(-1, 1, shape)
+    return model, learner
+
+
+def trained(model, update, n):
+    """The weights after `n` updates whose learning rate falls."""
+    np.random.seed(1)
+    torch.manual_seed(1)
+    for i in range(n):
+        model._current_progress_remaining = 1 - i / n
+        update()
+    return copy.deepcopy(model.policy.state_dict())
+
+
+ALGORITHMS = [
+    ("dqn", {}), ("dqn", {"n_steps": 3}), ("dqn", {"autocast": "bf16"}), ("ddpg", {}), ("td3", {}),
+    ("d4pg", {"target_update_period": 3}),
+    ("d4pg", {"actor_learning_rate": "warm_1e-2", "n_steps": 1}),
+]  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore:.*slower in bfloat16")
+@pytest.mark.parametrize(("algo", "options"), ALGORITHMS)
+def test_replayed_updates_are_those_of_the_algorithm(algo, options, monkeypatch):
+    monkeypatch.setattr(cuda_graph, "EAGER_UPDATES", 3)
+    monkeypatch.setattr(cuda_graph, "LOGGED_EVERY", 9)
+    model, learner = filled(algo, **options)
+    expected = trained(model, learner.update, 25)
+    model, learner = filled(algo, **options)
+    captured = []
+    learner._train = GraphedUpdate(model, lambda *made: captured.append(1) or recorded(*made))
+    found = trained(model, learner.update, 25)
+    assert len(captured) == (2 if algo in ("td3", "d4pg") and options.get("n_steps") != 1 else 1)
+    assert model._n_updates == 25 == learner.updates
+    for name, weights in expected.items():
+        torch.testing.assert_close(found[name], weights, rtol=1e-4, atol=1e-5)
+    assert learner.seconds["sample"] > 0
+
+
+def test_losses_are_logged_from_updates_that_are_no_graph():
+    model, learner = filled("dqn")
+    learner._train = GraphedUpdate(model, recorded)
+    trained(model, learner.update, cuda_graph.EAGER_UPDATES + 5)
+    logged = model.logger.name_to_value
+    assert np.isfinite(logged["train/loss"])
+    assert logged["train/n_updates"] == cuda_graph.EAGER_UPDATES
+    assert logged["train/learning_rate"] == pytest.approx(1e-2 / 15)
+
+
+def test_a_capture_that_fails_is_told_and_updates_go_on(caplog):
+    def fails(function, device):
+        function()
+        raise RuntimeError("operation not permitted when stream is capturing\nCUDA kernel errors")
+
+    model, learner = filled("dqn")
+    learner._train = GraphedUpdate(model, fails)
+    with caplog.at_level(logging.WARNING):
+        trained(model, learner.update, 15)
+    (record,) = caplog.records
+    assert record.message == ("updates are not made a CUDA graph: RuntimeError: "
+                              "operation not permitted when stream is capturing")  # fmt: skip
+    assert model._n_updates == 15 == learner.updates
+    (group,) = model.policy.optimizer.param_groups
+    assert isinstance(group["lr"], float) and not group["capturable"]
+
+
+def test_a_graph_leaves_no_trace_on_the_algorithm():
+    model, learner = filled("d4pg")
+    before = {*vars(model)}, {*vars(model.replay_buffer)}
+    learner._train = GraphedUpdate(model, recorded)
+    trained(model, learner.update, 15)
+    assert ({*vars(model)}, {*vars(model.replay_buffer)}) == before
+    for optimizer in (model.actor.optimizer, model.critic.optimizer):
+        for group in optimizer.param_groups:
+            assert isinstance(group["lr"], float) and group["capturable"] is False
+    learner.close()
+    assert "sample" not in vars(model.replay_buffer)
+
+
+class OwnTrain(make_algorithm("dqn", "CartPole-v1", width=8).__class__):
+    def train(self, gradient_steps, batch_size=100):
+        """Who knows what it does."""
+
+
+@pytest.mark.parametrize(("device", "kind", "options", "graphed"), [
+    ("cuda", None, {}, True), ("cpu", None, {}, False), ("cuda", OwnTrain, {}, False),
+    ("cuda", None, {"optimizer_class": torch.optim.SGD}, False),
+])  # fmt: skip
+def test_what_is_made_a_graph(device, kind, options, graphed, counter):
+    from stable_baselines3 import DQN
+
+    model = (kind or DQN)("MlpPolicy", counter(), policy_kwargs=options, buffer_size=10,
+                          device="cpu")  # fmt: skip
+    model.device = torch.device(device)  # told to be a GPU's
+    assert can_be_graphed(model) == graphed
