@@ -69,8 +69,7 @@ def actorq_command(options: argparse.Namespace) -> int:
     # Now, since by the end the code may be another.
     origin = provenance.collect() if options.record else {}
     task = TASKS.get(options.env)
-    if task and task.algo != options.algo:
-        task = None
+    task = task.on(options.device) if task and task.algo == options.algo else None
     for name, default in DEFAULTS.items():
         if getattr(options, name) is None:
             setattr(options, name, getattr(task, name, default))

@@ -37,8 +37,8 @@ class ActorQStudy:
     `pull_periods`, `samples_per_insert` (0 of these and of `widths`: the task's own),
     `communications` ("": as computed), `seeds`; `steps` (environment steps, 0: the task's own),
     `evaluations` of the learner's policy along the run, `episodes` each, `device` of the learner
-    and its `autocast` ("bf16" or ""), `options` of the algorithm, beside the task's own (None: the
-    algorithm's default in place of the task's).
+    (see `Task.on`) and its `autocast` ("bf16" or ""), `options` of the algorithm, beside the
+    task's own (None: the algorithm's default in place of the task's).
 
     With `reopens`, actors open every policy that they pull, as if each were new: what pulls cost
     beside a learner that publishes more often than actors pull, which one on two cores does not.
@@ -59,7 +59,8 @@ class ActorQStudy:
         for env_id, seed, actor in product(
             parameters["tasks"], parameters["seeds"], parameters["actors"]
         ):
-            task, (precision, runtime) = get_task(env_id), _split(actor)
+            task = get_task(env_id).on(parameters["device"])
+            precision, runtime = _split(actor)
             budget = {name: parameters[name] for name in (
                 "evaluations", "episodes", "device", "autocast")}  # fmt: skip
             options = {**task.options, **parameters["options"]}

@@ -1,11 +1,13 @@
 import json
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
 from quarl_nb.actorq.algorithms import make_algorithm
 from quarl_nb.errors import QuarlError
+from quarl_nb.report.actorq.knobs import papers_setting
 from quarl_nb.report.paper import published
 from quarl_nb.runner import plan, run_study
 from quarl_nb.store import ResultStore
@@ -67,6 +69,25 @@ def test_zero_stands_for_the_tasks_own_setting():
     asked = own | {"widths": [8], "samples_per_insert": [2.0], "pull_periods": [5]}
     cells = [cell for cell, _ in SPEEDUP.cells(SPEEDUP.profiles["smoke"] | asked)]
     assert [[cell[knob] for knob in knobs] for cell in cells] == [[8, 5, 2], [8, 5, 2]]
+
+
+def test_a_learner_on_a_gpu_trains_every_task_as_the_paper_did():
+    own = {"tasks": [*TASKS], "actors": ["int8/onnxruntime"], "n_actors": [4], "steps": 0,
+           "pull_periods": [0], "widths": [0], "samples_per_insert": [0.0], "autocast": "",
+           "device": "cuda", "seeds": [0]}  # fmt: skip
+    cells = SPEEDUP.cells(SPEEDUP.profiles["full"] | own)
+    rows = pd.DataFrame([
+        cell | {"batch_size": budget["options"]["batch_size"]}
+        | {f"budget.{name}": budget[name] for name in ("device", "autocast", "steps")}
+        for cell, budget in cells
+    ])  # fmt: skip
+    assert papers_setting(rows).all() and len(rows) == len(TASKS) == 11
+    table = published("table3").set_index(["task", "quantity"])["value"]
+    for _, row in rows.iterrows():
+        # "Cartpole", "MountainCar": Gym's have other names in Table 2.
+        name = row["task"].removesuffix(" (Gym)").replace("Mountain Car", "MountainCar")
+        assert row["budget.steps"] == int(table[name, "steps_trained"])
+        assert row["pull_period"] == int(table[name, "pull_period"])
 
 
 def test_a_tasks_options_go_to_its_algorithm_and_those_of_actors_to_actorq(monkeypatch):
