@@ -22,6 +22,7 @@ from quarl_nb.rl.train import SELECTION_SEED, is_divergence
 
 PROBES = 50  # points at which the distribution of actions is looked at
 OBSERVATIONS = 256  # of the newest ones, over which it is averaged
+POINTS = 100  # of a training's own returns, of which there may be tens of thousands
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ class Trained:
         net: the policy of the best evaluation (of equal ones, the last).
         best_timesteps: when that was.
         training_s: seconds of `learn` without evaluations and probes.
-        curves: training_steps, training_returns [episodes]; eval_steps [evaluations],
+        curves: training_steps, training_returns [points] (see `thinned`); eval_steps [evaluations],
             eval_returns [evaluations, episodes]; probe_steps, entropy, action_variance [probes]
             (see `spread_of_actions`).
     """
@@ -149,15 +150,27 @@ class _Watcher(BaseCallback):
     def curves(self) -> dict[str, np.ndarray]:
         """See `Trained`."""
         probes = np.array(self.probes, dtype=float).reshape(-1, 3)
+        steps = np.array([step for step, _ in self.episodes], dtype=int)
+        steps, returns = thinned(steps, np.array([r for _, r in self.episodes], dtype=float))
         return {
-            "training_steps": np.array([step for step, _ in self.episodes], dtype=int),
-            "training_returns": np.array([r for _, r in self.episodes], dtype=float),
+            "training_steps": steps,
+            "training_returns": returns,
             "eval_steps": np.array([step for step, _ in self.evaluations]),
             "eval_returns": np.array([returns for _, returns in self.evaluations]),
             "probe_steps": probes[:, 0].astype(int),
             "entropy": probes[:, 1],
             "action_variance": probes[:, 2],
         }
+
+
+def thinned(steps: np.ndarray, returns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """A curve of at most `POINTS`: means of equally many episodes (but for one), at the last.
+
+    Args:
+        steps, returns: of the episodes of a training, [episodes] each.
+    """
+    groups = [part for part in np.array_split(np.arange(len(steps)), POINTS) if len(part)]
+    return steps[[part[-1] for part in groups]], np.array([returns[part].mean() for part in groups])
 
 
 @torch.no_grad()

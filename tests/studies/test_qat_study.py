@@ -54,6 +54,15 @@ def test_a_cell_is_trained_and_run_and_leaves_no_files(tmp_path, monkeypatch):
     assert (fp32.arrays["entropy"][-5:] != four.arrays["entropy"][-5:]).any()
 
 
+@pytest.mark.parametrize(("n", "at", "means"), [
+    (7, [20, 40, 60], [1.0, 3.5, 5.5]), (2, [0, 10], [0.0, 1.0]), (0, [], []),
+])  # fmt: skip
+def test_a_training_keeps_a_curve_of_few_points(n, at, means, monkeypatch):
+    monkeypatch.setattr(watched, "POINTS", 3)
+    steps, returns = watched.thinned(10 * np.arange(n), np.arange(n, dtype=float))
+    assert (steps.tolist(), returns.tolist()) == (at, means)
+
+
 def test_the_same_cell_gives_the_same_record():
     one, two = (QAT.measure(*cells(precisions=["affine3"])[0]) for _ in range(2))
     assert one.measured["returns"] == two.measured["returns"]
