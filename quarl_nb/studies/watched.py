@@ -164,7 +164,7 @@ class _Watcher(BaseCallback):
 
 
 def thinned(steps: np.ndarray, returns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """A curve of at most `POINTS`: means of equally many episodes (but for one), at the last.
+    """At most `POINTS` means of equally many episodes each (but for one), at their last steps.
 
     Args:
         steps, returns: of the episodes of a training, [episodes] each.
