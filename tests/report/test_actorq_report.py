@@ -422,6 +422,23 @@ def test_what_tasks_have_their_own_of_is_told_where_it_varies_within_one(
     assert shown.index.names == ["task"] and len(shown) == 11
 
 
+def test_a_title_names_the_papers_setting_where_others_differ_from_it_in_much() -> None:
+    def runs(**cell: float) -> pd.DataFrame:
+        return make_records(["Walker Stand"], ["fp32/torch"], **cell)
+
+    def titles(*settings: pd.DataFrame) -> set[str]:
+        fig, _ = actorq.curve_figures.convergence(pd.concat(settings, ignore_index=True), "steps")
+        return {" / ".join(ax.get_title().splitlines()) for ax in fig.axes}
+
+    own, two = runs(), {"n_actors": 1, "width": 256}
+    assert titles(own, runs(**two)) == {
+        "Walker Stand / the paper's setting", "Walker Stand / width 256"}
+    assert titles(own, runs(**two), runs(**two, samples_per_insert=1.0)) == {
+        "Walker Stand / the paper's setting", "Walker Stand / width 256, samples per insert 16",
+        "Walker Stand / width 256, samples per insert 1"}
+    assert titles(own, runs(n_actors=1)) == {"Walker Stand / actors 4", "Walker Stand / actors 1"}
+
+
 def test_machines_share_a_panel_against_steps_and_none_against_time() -> None:
     """A title tells what panels differ in, and nothing else."""
     def titles(runs: pd.DataFrame, axis: Literal["time", "steps"]) -> list[str]:

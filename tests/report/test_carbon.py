@@ -33,7 +33,14 @@ from quarl_nb.report.carbon.costs import (
 from quarl_nb.report.carbon.rules import carbon_follows_speed, carbon_mean, carbon_range
 from quarl_nb.report.carbon.sensitivity import GRIDS, PROCESSORS, sensitivity, sensitivity_table
 from quarl_nb.report.carbon.studies import study_energy, study_energy_table
-from quarl_nb.report.carbon.tables import carbon_table, metering, savings, sides_table
+from quarl_nb.report.carbon.tables import (
+    carbon_table,
+    labelled,
+    metering,
+    savings,
+    sides_table,
+)
+from quarl_nb.report.latex import latex
 from quarl_nb.report.style import NothingToDrawError
 
 TORCH, ORT, INT8 = "fp32/torch", "fp32/onnxruntime", "int8/onnxruntime"
@@ -194,6 +201,18 @@ def test_runs_without_cpu_seconds_are_left_out_and_a_baseline_may_be_missing() -
         assert table(pd.DataFrame(), "return").empty
 
 
+def test_one_task_at_several_settings_is_told_apart_in_tables_and_figures() -> None:
+    kinds = ["fp32/torch", INT8]
+    two = [make_records(["Walker Stand"], kinds, n_actors=n, width=width)
+           for n, width in ((4, 2048), (1, 256))]  # fmt: skip
+    rows = emissions(with_energy(pd.concat(two, ignore_index=True)))
+    sides = sides_table(rows, "million steps")
+    assert sides.index.names == ["task", "actors", "width", "kind of actor"]
+    assert r"\begin{tabular}" in latex(sides, "sides", "a caption", index=True)
+    assert {label for label, _ in labelled(rows)} == \
+        {"Walker Stand", "Walker Stand, the paper's setting"}
+
+
 def test_tables_show_published_beside_measured() -> None:
     found = emissions(planted(["Walker Stand", "Cartpole (Gym)"]))
     shown = carbon_table(found, "return")
@@ -203,7 +222,7 @@ def test_tables_show_published_beside_measured() -> None:
     grams = shown["g CO2e, estimated", "fp32 torch"]
     assert grams.tolist()[1:] == 2 * ["0.0142"]  # 0.633 x 224.7e-7 kg
     sides = sides_table(found, "million steps")
-    assert sides.index.names == ["task", "actors"]
+    assert sides.index.names == ["task", "kind of actor"]
     assert sides.loc[("Walker Stand", "int8 ORT"), ("torch fp32 / this", "actors")] == \
         "4.00 [4.00, 4.00]"
     assert savings(found, "return") == (

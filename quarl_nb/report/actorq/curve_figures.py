@@ -14,7 +14,7 @@ from matplotlib.ticker import MaxNLocator
 
 from quarl_nb.report.actorq.actors import COLORS, DASHES, actor_label, kind_order
 from quarl_nb.report.actorq.curves import WINDOW, on_grid
-from quarl_nb.report.actorq.knobs import knobs_told, machine_told, varied
+from quarl_nb.report.actorq.knobs import machine_told, setting_told, varied
 from quarl_nb.report.actorq.runs import ANYWHERE, MACHINE, SETTING, learning_runs, speedups
 from quarl_nb.report.style import (
     BLACK,
@@ -130,7 +130,6 @@ def _band_label(points: Sequence[pd.DataFrame]) -> str:
 def _title(first: pd.Series, firsts: pd.DataFrame) -> str:
     """The task, what tells this panel from others of it, and where any two panels differ in them
     its width and its machine."""
-    same = firsts[firsts["task"] == first["task"]]
-    shown = {"width", *varied(same)} - {*MACHINE}
-    told = knobs_told(first, [name for name in varied(firsts) if name in shown], same)
+    always = [name for name in varied(firsts) if name == "width"]
+    told = setting_told(first, firsts, MACHINE, always)
     return "\n".join(filter(None, [first["task"], ", ".join(told), *machine_told(first, firsts)]))

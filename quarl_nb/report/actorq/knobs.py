@@ -17,6 +17,7 @@ KNOBS = {"n_actors": "actors", "envs_per_actor": "envs an actor", "width": "widt
          "budget.episodes": "episodes each", "batch_size": "batch", "options": "options",
          "budget.device": "learner on", "budget.autocast": "autocast", "gpu": "GPU",
          "provenance.cpu": "processor"}  # fmt: skip
+PAPERS_SETTING = "the paper's setting"  # as figures name it
 # Those that every task has its own of: shown where runs of one task differ, not where tasks do.
 OF_A_TASK = ("budget.steps", "budget.evaluations", "budget.episodes", "batch_size", "options",
              "budget.autocast")
@@ -78,6 +79,29 @@ def knobs_told(row: pd.Series, knobs: Sequence[str], rows: pd.DataFrame) -> list
     """`knob_texts` with their names, as "pull period 30"."""
     texts = knob_texts(row, knobs, rows)
     return [f"{KNOBS[name]} {text}" for name, text in zip(knobs, texts, strict=True)]
+
+
+def setting_told(
+    row: pd.Series, rows: pd.DataFrame, but: Sequence[str] = (), always: Sequence[str] = ()
+) -> list[str]:
+    """What tells a row's setting from others of its task, in words that a figure has room for.
+
+    Where they differ from the paper's in several knobs, that has its name, and of the others is
+    told what they differ in among themselves.
+
+    Args:
+        row: one of `rows`, or like one of them.
+        but: knobs that are left out.
+        always: knobs that are told in any case, unless the name says them.
+    """
+    same = rows[rows["task"] == row["task"]]
+    own, is_own = papers_setting(same), papers_setting(row.to_frame().T).item()
+    several = own.nunique() > 1 and len({*varied(same)} - {*but}) > 1
+    alike = same[own == is_own] if several else same
+    named = several and is_own
+    told = {*varied(alike), *(() if named else always)} - {*but}
+    names = [name for name in KNOBS if name in told]
+    return [PAPERS_SETTING] * named + knobs_told(row, names, alike)
 
 
 def machine_told(row: pd.Series, rows: pd.DataFrame) -> list[str]:

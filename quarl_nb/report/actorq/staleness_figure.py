@@ -15,8 +15,8 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 from quarl_nb.report.actorq.actors import actor_label
 from quarl_nb.report.actorq.curve_figures import STEPS, draw_curves
 from quarl_nb.report.actorq.curves import WINDOW
-from quarl_nb.report.actorq.knobs import knobs_told, varied
-from quarl_nb.report.actorq.runs import BUT_PULLS, learning_runs
+from quarl_nb.report.actorq.knobs import setting_told
+from quarl_nb.report.actorq.runs import BUT_PULLS, SETTING, learning_runs
 from quarl_nb.report.style import (
     BLACK,
     LINES,
@@ -74,8 +74,7 @@ def _panels(runs: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
     panels = []
     for rows, (_, first) in zip(groups, firsts.iterrows(), strict=True):
         same = firsts[firsts["task"] == first["task"]]
-        knobs = [name for name in varied(same) if name in BUT_PULLS]
-        told = knobs_told(first, knobs, same)
+        told = setting_told(first, firsts, but=[*{*SETTING} - {*BUT_PULLS}])
         told += [actor_label(first["actor"])] if same["actor"].nunique() > 1 else []
         panels.append((": ".join(filter(None, [first["task"], ", ".join(told)])), rows))
     return panels

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from quarl_nb.report.actorq.actors import BASELINES, COLORS, actor_label, kind_order
-from quarl_nb.report.actorq.knobs import knobs_told, machine_told, varied
+from quarl_nb.report.actorq.knobs import machine_told, setting_told
 from quarl_nb.report.actorq.parts import ACTOR_PARTS, by_actor, step_parts
 from quarl_nb.report.actorq.predictions import (
     bounded_speedup,
@@ -69,9 +69,7 @@ def runtime_breakdown(records: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
 
 def _title(first: pd.Series, parts: pd.DataFrame) -> str:
     """The task, its width, and what else tells this panel from the others of the task."""
-    same = parts[parts["task"] == first["task"]]
-    named = ("width", "pull_period", *MACHINE)
-    told = knobs_told(first, [name for name in varied(same) if name not in named], same)
+    told = setting_told(first, parts, but=("width", "pull_period", *MACHINE))
     lines = [f"{first['task']}, width {first['width']}", ", ".join(told)]
     return "\n".join([*filter(None, lines), *machine_told(first, parts)])
 

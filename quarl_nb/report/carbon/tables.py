@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import pandas as pd
 
 from quarl_nb.report.actorq.actors import ACTORS, BASELINES, actor_label
-from quarl_nb.report.actorq.knobs import KNOBS, knob_texts, knobs_told, varied
+from quarl_nb.report.actorq.knobs import KNOBS, knob_texts, setting_told, varied
 from quarl_nb.report.actorq.runs import SETTING
 from quarl_nb.report.actorq.tables import NEVER, interval_text
 from quarl_nb.report.carbon.costs import ALL, PARTS, SUSPENDED, Per
@@ -78,7 +78,7 @@ def sides_table(rows: pd.DataFrame, per: Per) -> pd.DataFrame:
             lines.append(line)
     columns = [*((GRAMS, part) for part in (*PARTS, ALL)),
                *(("torch fp32 / this", part) for part in sides)]
-    return _table(lines, columns, names, rows, ("actors",))
+    return _table(lines, columns, names, rows, ("kind of actor",))
 
 
 def grams(kg: float) -> str:
@@ -134,14 +134,10 @@ def by_setting(rows: pd.DataFrame) -> Iterator[tuple[tuple[str, ...], pd.DataFra
 
 
 def labelled(rows: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
-    """A short label of every setting, and its rows: the task; where it was run at several, the
-    varied knobs too."""
-    knobs, settings = varied(rows), list(by_setting(rows))
-    tasks = [task for (task, *_), _ in settings]
-    for (task, *_), group in settings:
-        several = tasks.count(task) > 1
-        told = knobs_told(group.iloc[0], knobs, rows) if several else []
-        yield ", ".join([task, *told]), group
+    """A short label of every setting, and its rows: the task; where it was run at several, what
+    tells them apart."""
+    for (task, *_), group in by_setting(rows):
+        yield ", ".join([task, *setting_told(group.iloc[0], rows)]), group
 
 
 def _table(
