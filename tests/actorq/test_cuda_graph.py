@@ -2,6 +2,7 @@
 
 import copy
 import logging
+import sys
 
 import numpy as np
 import pytest
@@ -80,8 +81,8 @@ def trained(model, update, n):
 
 
 ALGORITHMS = [
-    ("dqn", {}), ("dqn", {"n_steps": 3}), ("dqn", {"autocast": "bf16"}), ("ddpg", {}), ("td3", {}),
-    ("d4pg", {"target_update_period": 3}),
+    ("dqn", {}), ("dqn", {"fused": False}), ("dqn", {"n_steps": 3}), ("dqn", {"autocast": "bf16"}),
+    ("ddpg", {}), ("td3", {}), ("d4pg", {"target_update_period": 3}),
     ("d4pg", {"actor_learning_rate": "warm_1e-2", "n_steps": 1}),
 ]  # fmt: skip
 
@@ -89,6 +90,9 @@ ALGORITHMS = [
 @pytest.mark.filterwarnings("ignore:.*slower in bfloat16")
 @pytest.mark.parametrize(("algo", "options"), ALGORITHMS)
 def test_replayed_updates_are_those_of_the_algorithm(algo, options, monkeypatch):
+    # Adam that is not fused takes a rate that is a tensor on GPUs alone.
+    adam = sys.modules[torch.optim.Adam.__module__]
+    monkeypatch.setattr(adam, "_get_capturable_supported_devices", lambda: ["cpu"])
     monkeypatch.setattr(cuda_graph, "EAGER_UPDATES", 3)
     monkeypatch.setattr(cuda_graph, "LOGGED_EVERY", 9)
     model, learner = filled(algo, **options)
