@@ -31,6 +31,8 @@ def _memory(tensor: torch.Tensor) -> int:
 class Learner(Timed):
     """Feeds an algorithm's replay buffer and calls its `train()`; the rest stays as it is.
 
+    On a GPU, updates of DQN, DDPG, TD3 and D4PG are replayed as CUDA graphs (see `GraphedUpdate`).
+
     Args:
         algorithm: DQN, DDPG, TD3, SAC, D4PG or another with one environment; trained in place.
         total_steps: environment steps of the whole run, for the algorithm's schedules.

@@ -175,6 +175,7 @@ class D4PG(TD3):
     def _update_learning_rate(
         self, optimizers: list[torch.optim.Optimizer] | torch.optim.Optimizer
     ) -> None:
+        """SB3's, then the actor's own."""
         super()._update_learning_rate(optimizers)
         if self.actor_learning_rate is not None:
             rate = FloatSchedule(self.actor_learning_rate)
