@@ -203,12 +203,18 @@ def test_runs_without_cpu_seconds_are_left_out_and_a_baseline_may_be_missing() -
 
 def test_one_task_at_several_settings_is_told_apart_in_tables_and_figures() -> None:
     kinds = ["fp32/torch", INT8]
-    two = [make_records(["Walker Stand"], kinds, n_actors=n, width=width)
-           for n, width in ((4, 2048), (1, 256))]  # fmt: skip
-    rows = emissions(with_energy(pd.concat(two, ignore_index=True)))
+
+    def rows_of(**other: int) -> pd.DataFrame:
+        two = [make_records(["Walker Stand"], kinds, **cell) for cell in ({}, other)]
+        return emissions(with_energy(pd.concat(two, ignore_index=True)))
+
+    alone = sides_table(rows_of(n_actors=1), "million steps")
+    assert alone.index.names == ["task", "actors", "kind of actor"]
+    assert r"\begin{tabular}" in latex(alone, "sides", "a caption", index=True)
+    rows = rows_of(n_actors=1, width=256)
     sides = sides_table(rows, "million steps")
-    assert sides.index.names == ["task", "actors", "width", "kind of actor"]
-    assert r"\begin{tabular}" in latex(sides, "sides", "a caption", index=True)
+    assert sides.index.names == ["task", "setting", "kind of actor"]
+    assert {*sides.index.get_level_values("setting")} == {"the paper's", "another"}
     assert {label for label, _ in labelled(rows)} == \
         {"Walker Stand", "Walker Stand, the paper's setting"}
 

@@ -14,7 +14,7 @@ from matplotlib.ticker import MaxNLocator
 
 from quarl_nb.report.actorq.actors import COLORS, DASHES, actor_label, kind_order
 from quarl_nb.report.actorq.curves import WINDOW, on_grid
-from quarl_nb.report.actorq.knobs import machine_told, setting_told, varied
+from quarl_nb.report.actorq.knobs import machine_told, setting_told
 from quarl_nb.report.actorq.runs import ANYWHERE, MACHINE, SETTING, learning_runs, speedups
 from quarl_nb.report.style import (
     BLACK,
@@ -130,6 +130,6 @@ def _band_label(points: Sequence[pd.DataFrame]) -> str:
 def _title(first: pd.Series, firsts: pd.DataFrame) -> str:
     """The task, what tells this panel from others of it, and where any two panels differ in them
     its width and its machine."""
-    always = [name for name in varied(firsts) if name == "width"]
+    always = ["width"] if firsts["width"].nunique() > 1 else []
     told = setting_told(first, firsts, MACHINE, always)
     return "\n".join(filter(None, [first["task"], ", ".join(told), *machine_told(first, firsts)]))

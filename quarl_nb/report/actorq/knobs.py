@@ -17,6 +17,7 @@ KNOBS = {"n_actors": "actors", "envs_per_actor": "envs an actor", "width": "widt
          "budget.episodes": "episodes each", "batch_size": "batch", "options": "options",
          "budget.device": "learner on", "budget.autocast": "autocast", "gpu": "GPU",
          "provenance.cpu": "processor"}  # fmt: skip
+HEADINGS = {"setting": "setting", **KNOBS}  # the first stands for several, see `varied`
 PAPERS_SETTING = "the paper's setting"  # as figures name it
 # Those that every task has its own of: shown where runs of one task differ, not where tasks do.
 OF_A_TASK = ("budget.steps", "budget.evaluations", "budget.episodes", "batch_size", "options",
@@ -51,12 +52,27 @@ def papers_setting(rows: pd.DataFrame) -> pd.Series:
             & rows["budget.autocast"].fillna("").eq(""))
 
 
+def _is_papers(row: pd.Series) -> bool:
+    return bool(papers_setting(row.to_frame().T).item())
+
+
 def varied(rows: pd.DataFrame) -> list[str]:
     """Those of `KNOBS` that take several values; of `OF_A_TASK`, within a task.
+
+    Where rows in the paper's setting differ from others in several, "setting" stands for these,
+    beside the machine and what rows on either side differ in among themselves.
 
     Args:
         rows: measured, with the task and the `SETTING` of each.
     """
+    names, own = _varied(rows), papers_setting(rows)
+    if own.nunique() < 2 or len({*names} - {*MACHINE}) < 2:
+        return names
+    among = {*_varied(rows[own]), *_varied(rows[~own]), *MACHINE}
+    return ["setting", *(name for name in names if name in among)]
+
+
+def _varied(rows: pd.DataFrame) -> list[str]:
     return [name for name in KNOBS if name in rows and _varies(rows, name)]
 
 
@@ -71,14 +87,17 @@ def _varies(rows: pd.DataFrame, name: str) -> bool:
 def knob_texts(row: pd.Series, knobs: Sequence[str], rows: pd.DataFrame) -> list[str]:
     """A row's values of `knobs` in words, as they differ among `rows`; "none" where it has none."""
     same = rows[rows["task"] == row["task"]]
-    return [_text(_own_options(row["options"], same["options"].dropna()) if name == "options"
-                  else row[name]) for name in knobs]  # fmt: skip
+    derived = {
+        "setting": lambda: "the paper's" if _is_papers(row) else "another",
+        "options": lambda: _own_options(row["options"], same["options"].dropna()),
+    }
+    return [_text(derived[name]() if name in derived else row[name]) for name in knobs]
 
 
 def knobs_told(row: pd.Series, knobs: Sequence[str], rows: pd.DataFrame) -> list[str]:
     """`knob_texts` with their names, as "pull period 30"."""
     texts = knob_texts(row, knobs, rows)
-    return [f"{KNOBS[name]} {text}" for name, text in zip(knobs, texts, strict=True)]
+    return [f"{HEADINGS[name]} {text}" for name, text in zip(knobs, texts, strict=True)]
 
 
 def setting_told(
@@ -95,11 +114,11 @@ def setting_told(
         always: knobs that are told in any case, unless the name says them.
     """
     same = rows[rows["task"] == row["task"]]
-    own, is_own = papers_setting(same), papers_setting(row.to_frame().T).item()
-    several = own.nunique() > 1 and len({*varied(same)} - {*but}) > 1
+    own, is_own = papers_setting(same), _is_papers(row)
+    several = own.nunique() > 1 and len({*_varied(same)} - {*but}) > 1
     alike = same[own == is_own] if several else same
     named = several and is_own
-    told = {*varied(alike), *(() if named else always)} - {*but}
+    told = {*_varied(alike), *(() if named else always)} - {*but}
     names = [name for name in KNOBS if name in told]
     return [PAPERS_SETTING] * named + knobs_told(row, names, alike)
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pandas as pd
 
 from quarl_nb.report.actorq.actors import ACTORS, actor_label
-from quarl_nb.report.actorq.knobs import KNOBS, knob_texts, varied
+from quarl_nb.report.actorq.knobs import HEADINGS, KNOBS, knob_texts, varied
 from quarl_nb.report.actorq.runs import ANYWHERE, MACHINE
 from quarl_nb.report.actorq.tables import NEVER, UNMEASURED, interval_text
 from quarl_nb.report.paper import published
@@ -67,7 +67,7 @@ def table2(rows: pd.DataFrame) -> pd.DataFrame:
              *(("loss of final return", name) for name in ("fp16", "int8")), ("runs", "")]
     shown = pd.DataFrame.from_dict({i: line for i, line in enumerate(lines.values())}, "index")
     shown = shown.reindex(columns=pd.MultiIndex.from_tuples(order)).fillna("")
-    names = ["task", *(KNOBS[knob] for knob in knobs)]
+    names = ["task", *(HEADINGS[knob] for knob in knobs)]
     shown.index = pd.MultiIndex.from_tuples([*lines], names=names) if knobs \
         else pd.Index([task for task, *_ in lines], name="task")
     return shown

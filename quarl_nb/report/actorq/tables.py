@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from quarl_nb.report.actorq.actors import actor_label
-from quarl_nb.report.actorq.knobs import KNOBS, knob_texts, varied
+from quarl_nb.report.actorq.knobs import HEADINGS, KNOBS, knob_texts, varied
 from quarl_nb.report.actorq.parts import ACTOR_PARTS, by_actor
 from quarl_nb.report.stats import Interval, with_ends
 
@@ -118,7 +118,7 @@ def prediction_table(pairs: pd.DataFrame) -> pd.DataFrame:
 
 def _differences(rows: pd.DataFrame, shown: Sequence[str] = ()) -> dict[str, list[str]]:
     """Columns of what the rows were set to where they differ in it, without those `shown`."""
-    return {KNOBS[name]: [text for _, row in rows.iterrows()
+    return {HEADINGS[name]: [text for _, row in rows.iterrows()
                           for text in knob_texts(row, [name], rows)]
             for name in varied(rows) if name not in shown}  # fmt: skip
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import pandas as pd
 
 from quarl_nb.report.actorq.actors import ACTORS, BASELINES, actor_label
-from quarl_nb.report.actorq.knobs import KNOBS, knob_texts, setting_told, varied
+from quarl_nb.report.actorq.knobs import HEADINGS, knob_texts, setting_told, varied
 from quarl_nb.report.actorq.runs import SETTING
 from quarl_nb.report.actorq.tables import NEVER, interval_text
 from quarl_nb.report.carbon.costs import ALL, PARTS, SUSPENDED, Per
@@ -145,7 +145,7 @@ def _table(
     names: list[tuple[str, ...]], rows: pd.DataFrame, extra: tuple[str, ...] = (),
 ) -> pd.DataFrame:
     """Lines under their names, without columns that are empty throughout."""
-    labels = ["task", *(KNOBS[knob] for knob in varied(rows)), *extra]
+    labels = ["task", *(HEADINGS[knob] for knob in varied(rows)), *extra]
     index = pd.MultiIndex.from_tuples(names, names=labels) if len(labels) > 1 \
         else pd.Index([name for (name,) in names], name=labels[0])
     shown = pd.DataFrame.from_records(lines, index=index)
