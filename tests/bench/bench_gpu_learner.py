@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import statistics
 import time
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,7 +23,7 @@ LEARNERS = [("dqn", "CartPole-v1", ""), ("dqn", "CartPole-v1", "bf16"), ("d4pg",
 
 
 def learner_of(algo: str, env_id: str, autocast: str, graphed: bool) -> Learner:
-    options = {"n_steps": 10} if algo in ("dqn", "d4pg") else {}
+    options: dict[str, Any] = {"n_steps": 10} if algo in ("dqn", "d4pg") else {}
     algorithm = make_algorithm(algo, env_id, device="cuda", autocast=autocast, batch_size=256,
                                learning_starts=10**9, **options)  # fmt: skip
     algorithm.learn(1000)  # collects only
