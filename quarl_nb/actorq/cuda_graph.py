@@ -10,6 +10,7 @@ import logging
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from operator import attrgetter
 from typing import Any
 
@@ -33,6 +34,11 @@ TRAINED_ALIKE = (DQN.train, TD3.train, D4PG.train)  # DDPG's is TD3's
 PERIODS = ("policy_delay", "target_update_period")
 EAGER_UPDATES = 10  # at first: what is made once (Adam's moments, workspaces) is there afterwards
 LOGGED_EVERY = 100  # updates from one whose losses are read, as none of a graph's are, to the next
+
+
+def train_once(algorithm: OffPolicyAlgorithm) -> None:
+    """One gradient step on one batch, launched operation by operation."""
+    algorithm.train(gradient_steps=1, batch_size=algorithm.batch_size)
 
 
 def can_be_graphed(algorithm: OffPolicyAlgorithm) -> bool:
@@ -82,10 +88,7 @@ class GraphedUpdate:
         eager = self._failed or self._made < EAGER_UPDATES or self._made % LOGGED_EVERY == 0
         self._made += 1
         if eager or not self._replayed():
-            self._train()
-
-    def _train(self) -> None:
-        self.algorithm.train(gradient_steps=1, batch_size=self.algorithm.batch_size)
+            train_once(self.algorithm)
 
     def _replayed(self) -> bool:
         algorithm: Any = self.algorithm
@@ -130,7 +133,7 @@ class GraphedUpdate:
                 _capturable(self._optimizers, self._rates),
                 _Unread(),
             ):
-                return self._capture(self._train, algorithm.device)
+                return self._capture(partial(train_once, algorithm), algorithm.device)
         finally:
             algorithm._n_updates = n_updates
 

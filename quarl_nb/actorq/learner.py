@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 
-from quarl_nb.actorq.cuda_graph import GraphedUpdate, can_be_graphed
+from quarl_nb.actorq.cuda_graph import GraphedUpdate, can_be_graphed, train_once
 from quarl_nb.actorq.limiter import RateLimiter
 from quarl_nb.actorq.replay import ReplayFeed, check_algorithm
 from quarl_nb.actorq.settings import Orders, Settings, Transitions
@@ -73,7 +74,8 @@ class Learner(Timed):
         self.limiter = self._limiter(ahead)
         self._policy: PolicyNet | None = None
         self._time_sampling()
-        self._train = GraphedUpdate(algorithm) if can_be_graphed(algorithm) else self._train_eagerly
+        graphed = can_be_graphed(algorithm)
+        self._train = GraphedUpdate(algorithm) if graphed else partial(train_once, algorithm)
 
     @property
     def steps(self) -> int:
@@ -143,9 +145,6 @@ class Learner(Timed):
         self.seconds["train"] -= self.seconds["sample"] - before
         self.limiter.samples += batch
         self.updates += 1
-
-    def _train_eagerly(self) -> None:
-        self.algorithm.train(gradient_steps=1, batch_size=self.algorithm.batch_size)
 
     def _limiter(self, ahead: int) -> RateLimiter:
         """From where the algorithm is now, with room for messages, batches and the warm-up."""

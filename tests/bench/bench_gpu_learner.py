@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import statistics
 import time
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ import torch
 
 from quarl_nb.actorq import Settings
 from quarl_nb.actorq.algorithms import make_algorithm
+from quarl_nb.actorq.cuda_graph import train_once
 from quarl_nb.actorq.learner import Learner
 
 ROUNDS, UPDATES = 5, 60
@@ -29,7 +31,7 @@ def learner_of(algo: str, env_id: str, autocast: str, graphed: bool) -> Learner:
     algorithm.learn(1000)  # collects only
     learner = Learner(algorithm, Settings(), 60_000)
     if not graphed:
-        learner._train = learner._train_eagerly
+        learner._train = partial(train_once, algorithm)
     return learner
 
 

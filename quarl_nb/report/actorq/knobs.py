@@ -87,11 +87,15 @@ def _varies(rows: pd.DataFrame, name: str) -> bool:
 def knob_texts(row: pd.Series, knobs: Sequence[str], rows: pd.DataFrame) -> list[str]:
     """A row's values of `knobs` in words, as they differ among `rows`; "none" where it has none."""
     same = rows[rows["task"] == row["task"]]
-    derived = {
-        "setting": lambda: "the paper's" if _is_papers(row) else "another",
-        "options": lambda: _own_options(row["options"], same["options"].dropna()),
-    }
-    return [_text(derived[name]() if name in derived else row[name]) for name in knobs]
+
+    def text(name: str) -> str:
+        if name == "setting":
+            return "the paper's" if _is_papers(row) else "another"
+        if name == "options":
+            return _text(_own_options(row["options"], same["options"].dropna()))
+        return _text(row[name])
+
+    return [text(name) for name in knobs]
 
 
 def knobs_told(row: pd.Series, knobs: Sequence[str], rows: pd.DataFrame) -> list[str]:
@@ -114,9 +118,8 @@ def setting_told(
         always: knobs that are told in any case, unless the name says them.
     """
     same = rows[rows["task"] == row["task"]]
-    own, is_own = papers_setting(same), _is_papers(row)
-    several = own.nunique() > 1 and len({*_varied(same)} - {*but}) > 1
-    alike = same[own == is_own] if several else same
+    several, is_own = "setting" in varied(same), _is_papers(row)
+    alike = same[papers_setting(same) == is_own] if several else same
     named = several and is_own
     told = {*_varied(alike), *(() if named else always)} - {*but}
     names = [name for name in KNOBS if name in told]
