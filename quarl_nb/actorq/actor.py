@@ -179,7 +179,9 @@ class Actor(Timed):
         if not np.isfinite(outputs).all():
             precision = self.task.settings.precision
             raise QuarlError(f"the policy's outputs in {precision} are NaN or infinite")
-        greedy = self.task.spec.head.actions(torch.from_numpy(outputs), None)
+        # A torch actor squashes by torch, too: actions are then SB3's own bits.
+        by_torch = self.task.settings.runtime == "torch"
+        greedy = self.task.spec.head.actions(torch.from_numpy(outputs) if by_torch else outputs)
         actions = self._exploration(greedy, orders.epsilon)
         self.seconds["inference"] += perf_counter() - started
         return actions

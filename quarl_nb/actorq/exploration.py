@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Protocol
 
 import numpy as np
@@ -10,6 +11,7 @@ from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from quarl_nb.actorq.settings import Settings
 from quarl_nb.rl.spec import Head
 
+NOISE_STEPS = 100
 ZETA = 2.0  # exponent of the distribution of durations; Dabney et al. 2021 use it on every domain
 
 
@@ -27,16 +29,26 @@ class GaussianNoise:
     """Noise on continuous actions, of `Settings.noise` half widths of their range (section 3)."""
 
     def __init__(self, head: Head, sigma: float, rng: np.random.Generator) -> None:
-        self._low, self._high = (np.array(b, np.float32) for b in (head.low, head.high))
+        self._low, self._high = head.bounds
         self._sigma = sigma * (self._high - self._low) / 2
         self._rng = rng
+        self._noise: Iterator[np.ndarray] = iter(())
 
     def __call__(self, actions: np.ndarray, epsilon: float) -> np.ndarray:
         if not self._sigma.any():
             return actions
-        flat = actions.reshape(len(actions), -1)
-        noise = self._rng.standard_normal(flat.shape, np.float32) * self._sigma
-        return np.clip(flat + noise, self._low, self._high).reshape(actions.shape)
+        noisy = actions.reshape(len(actions), -1) + self._next(len(actions))
+        np.minimum(np.maximum(noisy, self._low, out=noisy), self._high, out=noisy)
+        return noisy.reshape(actions.shape)
+
+    def _next(self, n_envs: int) -> np.ndarray:
+        noise = next(self._noise, None)
+        if noise is not None:
+            return noise
+        # For many steps at once: the generator's code is cold after each decision.
+        shape = (NOISE_STEPS, n_envs, len(self._low))
+        self._noise = iter(self._rng.standard_normal(shape, np.float32) * self._sigma)
+        return next(self._noise)
 
     def end_episode(self, env: int) -> None:
         """Nothing: noise of one step knows nothing of the one before."""
@@ -55,16 +67,20 @@ class EpsilonGreedy:
     ) -> None:
         self._n_actions, self._ez_greedy, self._rng = n_actions, ez_greedy, rng
         self._action, self._left = np.zeros(n_envs, np.int64), np.zeros(n_envs, np.int64)
+        self._exploring = False  # whether some environment has random actions left
 
     def __call__(self, actions: np.ndarray, epsilon: float) -> np.ndarray:
-        begins = (self._rng.random(len(actions)) < epsilon) & (self._left == 0)
+        begins = self._rng.random(len(actions)) < epsilon
+        if not (self._exploring or begins.any()):
+            return actions
+        begins &= self._left == 0
         if n := np.count_nonzero(begins):
             self._action[begins] = self._rng.integers(self._n_actions, size=n)
             self._left[begins] = self._rng.zipf(ZETA, size=n) if self._ez_greedy else 1
         random = self._left > 0
-        if random.any():
-            actions[random] = self._action[random]
-            self._left[random] -= 1
+        actions[random] = self._action[random]
+        self._left[random] -= 1
+        self._exploring = bool(self._left.any())
         return actions
 
     def end_episode(self, env: int) -> None:

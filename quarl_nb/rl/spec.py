@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -54,24 +55,44 @@ class Head:
         """Whether a continuous action's bounds are those of a space of the same shape."""
         return np.allclose([space.low.ravel(), space.high.ravel()], [self.low, self.high])
 
-    def actions(self, outputs: torch.Tensor, generator: torch.Generator | None) -> np.ndarray:
-        """Actions of outputs ``[n, size]``: int64 ``[n]`` or float32 ``[n, *shape]``."""
+    @cached_property
+    def bounds(self) -> tuple[np.ndarray, np.ndarray]:
+        """`low` and `high`, float32 ``[size]``."""
+        return np.array(self.low, np.float32), np.array(self.high, np.float32)
+
+    def actions(
+        self, outputs: torch.Tensor | np.ndarray, generator: torch.Generator | None = None
+    ) -> np.ndarray:
+        """Actions of outputs ``[n, size]``: int64 ``[n]`` or float32 ``[n, *shape]``.
+
+        An array's are computed by numpy alone, for actors between whose decisions megabytes of
+        weights push all code out of the caches; its tanh is an ulp from torch's.
+        """
         if self.kind == "sample":
-            if generator is None:
-                raise QuarlError("head 'sample' needs a generator")
-            probabilities = torch.softmax(outputs.float().cpu(), dim=1)
-            check_no_nan(probabilities)  # as those of infinite outputs are, too
-            return torch.multinomial(probabilities, 1, generator=generator)[:, 0].numpy()
-        if self.kind == "argmax":
-            return outputs.argmax(dim=1).cpu().numpy()
-        low, high = (np.array(bound, np.float32) for bound in (self.low, self.high))
-        if self.kind == "clip":
-            actions = np.clip(outputs.float().cpu().numpy(), low, high)
+            return _drawn(torch.as_tensor(outputs), generator)
+        squash = self.kind == "tanh_scale"
+        if isinstance(outputs, torch.Tensor):
+            outputs = outputs.float()  # which numpy has, unlike bfloat16
+            values = (torch.tanh(outputs) if squash else outputs).cpu().numpy()
         else:
+            values = np.tanh(outputs) if squash else outputs
+        if self.kind == "argmax":
+            return values.argmax(axis=1)
+        low, high = self.bounds
+        if squash:
             # The order of operations is SB3's `unscale_action`, so that results are the same bits.
-            squashed = torch.tanh(outputs.float()).cpu().numpy()
-            actions = low + 0.5 * (squashed + np.float32(1.0)) * (high - low)
+            actions = low + 0.5 * (values + np.float32(1.0)) * (high - low)
+        else:
+            actions = np.clip(values, low, high)
         return actions.reshape(-1, *self.shape)
+
+
+def _drawn(outputs: torch.Tensor, generator: torch.Generator | None) -> np.ndarray:
+    if generator is None:
+        raise QuarlError("head 'sample' needs a generator")
+    probabilities = torch.softmax(outputs.float().cpu(), dim=1)
+    check_no_nan(probabilities)  # as those of infinite outputs are, too
+    return torch.multinomial(probabilities, 1, generator=generator)[:, 0].numpy()
 
 
 def check_no_nan(outputs: torch.Tensor) -> None:

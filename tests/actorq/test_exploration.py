@@ -11,7 +11,7 @@ from stable_baselines3 import DQN
 
 from quarl_nb.actorq import ActorQ
 from quarl_nb.actorq.actor import Actor
-from quarl_nb.actorq.exploration import EpsilonGreedy
+from quarl_nb.actorq.exploration import NOISE_STEPS, EpsilonGreedy, GaussianNoise
 from quarl_nb.actorq.learner import Learner
 from quarl_nb.actorq.quantizer import make_variables
 from quarl_nb.actorq.settings import ActorTask, Orders, Settings
@@ -98,6 +98,15 @@ def test_noise_is_gaussian_with_sigma_in_half_widths_of_the_actions_range(
     along = z.reshape(4000, -1)
     assert abs(np.corrcoef(along[1:, 0], along[:-1, 0])[0, 1]) < 0.08  # each step draws anew
     assert along.shape[1] == 1 or abs(np.corrcoef(along.T)[0, 1]) < 0.08  # and each dimension
+
+
+def test_noise_is_that_of_a_generator_asked_at_each_step():
+    head = Head("tanh_scale", (-2.0, 0.0), (2.0, 8.0), (2,))
+    noise = GaussianNoise(head, 0.1, np.random.default_rng(3))
+    rng, middle = np.random.default_rng(3), np.float32([[0, 4]] * 3)
+    for _ in range(2 * NOISE_STEPS + 1):
+        drawn = rng.standard_normal((3, 2), np.float32) * np.float32([0.2, 0.4])
+        np.testing.assert_array_equal(noise(middle.copy(), epsilon=0.0), middle + drawn)
 
 
 def test_the_first_of_several_actors_acts_without_noise():

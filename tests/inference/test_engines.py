@@ -172,6 +172,16 @@ def test_views_that_run_backwards_are_observations_too(runtime):
     np.testing.assert_array_equal(engine.run(obs[:, ::-1]), engine.run(obs[:, ::-1].copy()))
 
 
+@pytest.mark.parametrize("runtime, precision", [("onnxruntime", "fp32"), ("onnxruntime", "int8"),
+                                                ("torch", "fp32")])  # fmt: skip
+def test_outputs_stay_as_they_are_whatever_runs_afterwards(runtime, precision):
+    payload = build_payload(random_policy("8x1", 0), precision, runtime=runtime)
+    engine, batches = open_engine(payload), [normal(n, 67) for n in (1, 1, 4, 1, 4, 4)]
+    outputs = [engine.run(obs) for obs in batches]
+    for obs, got in zip(batches, outputs, strict=True):
+        np.testing.assert_array_equal(got, open_engine(payload).run(obs))
+
+
 FRAMES = np.zeros((2, 3, 9, 9), np.float32)
 BYTES = FRAMES.astype(np.uint8)
 GRU = ("gru_cell", {"input_size": 4, "hidden_size": 4})

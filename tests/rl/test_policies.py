@@ -72,6 +72,15 @@ def test_clip_and_tanh_scale_match_hand_computed_actions() -> None:
     assert squashed[1] == pytest.approx([-1.0, 0.0], abs=1e-6)
 
 
+@pytest.mark.parametrize("kind", ["argmax", "clip", "tanh_scale"])
+def test_actions_of_an_array_are_those_of_a_tensor(kind):
+    head = Head(kind, (-1.0, 0.0), (1.0, 5.0), (2,))
+    outputs = np.random.default_rng(0).standard_normal((100, 2), dtype=np.float32)
+    got, expected = head.actions(outputs), head.actions(torch.from_numpy(outputs))
+    assert got.dtype == expected.dtype and got.shape == expected.shape
+    np.testing.assert_allclose(got, expected, rtol=0, atol=2e-6 if kind == "tanh_scale" else 0)
+
+
 def test_sample_follows_the_softmax_and_its_generator() -> None:
     policy = linear_policy(Head("sample"), [[0.0, 0.0], [0.0, 0.0]], [0.0, float(np.log(3.0))])
     obs = np.zeros((20_000, 2), np.float32)
