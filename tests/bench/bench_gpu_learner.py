@@ -19,15 +19,17 @@ from quarl_nb.actorq.cuda_graph import train_once
 from quarl_nb.actorq.learner import Learner
 
 ROUNDS, UPDATES = 5, 60
-LEARNERS = [("dqn", "CartPole-v1", ""), ("dqn", "CartPole-v1", "bf16"), ("d4pg", "Pendulum-v1", ""),
-            ("d4pg", "Pendulum-v1", "bf16"), ("ddpg", "Pendulum-v1", ""),
-            ("td3", "Pendulum-v1", "")]  # fmt: skip
+# (algorithm, environment, autocast, whether Adam is fused)
+LEARNERS = [("dqn", "CartPole-v1", "", True), ("dqn", "CartPole-v1", "", False),
+            ("dqn", "CartPole-v1", "bf16", True), ("d4pg", "Pendulum-v1", "", True),
+            ("d4pg", "Pendulum-v1", "bf16", True), ("ddpg", "Pendulum-v1", "", True),
+            ("td3", "Pendulum-v1", "", True)]  # fmt: skip
 
 
-def learner_of(algo: str, env_id: str, autocast: str, graphed: bool) -> Learner:
+def learner_of(algo: str, env_id: str, autocast: str, fused: bool, graphed: bool) -> Learner:
     options: dict[str, Any] = {"n_steps": 10} if algo in ("dqn", "d4pg") else {}
-    algorithm = make_algorithm(algo, env_id, device="cuda", autocast=autocast, batch_size=256,
-                               learning_starts=10**9, **options)  # fmt: skip
+    algorithm = make_algorithm(algo, env_id, device="cuda", autocast=autocast, fused=fused,
+                               batch_size=256, learning_starts=10**9, **options)  # fmt: skip
     algorithm.learn(1000)  # collects only
     learner = Learner(algorithm, Settings(), 60_000)
     if not graphed:
@@ -59,8 +61,8 @@ def main() -> None:
         return
     torch.set_num_threads(1)
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, batches of 256")
-    for algo, env_id, autocast in LEARNERS:
-        learners = {name: learner_of(algo, env_id, autocast, name == "graph")
+    for algo, env_id, autocast, fused in LEARNERS:
+        learners = {name: learner_of(algo, env_id, autocast, fused, name == "graph")
                     for name in ("python", "graph")}  # fmt: skip
         launched, replayed = map(weights_after, learners.values())
         apart = float((launched - replayed).norm() / launched.norm())
@@ -69,7 +71,8 @@ def main() -> None:
         (python, _), (graph, sample) = (
             [statistics.median(part) for part in zip(*each, strict=True)] for each in times.values()
         )
-        print(f"{algo} {autocast or 'fp32'}: {python * 1e3:.2f} ms launched from Python, "
+        kind = f"{algo} {autocast or 'fp32'}" + (", Adam not fused" if not fused else "")
+        print(f"{kind}: {python * 1e3:.2f} ms launched from Python, "
               f"{graph * 1e3:.2f} as a graph ({sample * 1e3:.2f} for its batch), "
               f"{python / graph:.1f}x; weights apart by {apart:.1e}")  # fmt: skip
 
