@@ -268,12 +268,12 @@ def _range_text(rows: pd.DataFrame, algos: Sequence[str] = ()) -> str:
     parts = []
     for precision, group in rows.groupby("precision", sort=False):
         over = group["speedup_torch"]
-        ends = [group.loc[over.idxmin()], group.loc[over.idxmax()]]
+        ends = [group.loc[i] for i in dict.fromkeys([over.idxmin(), over.idxmax()])]
         parts.append(f"{precision} over fp32 torch " + " to ".join(
             f"{told(row, 'speedup_torch')} ({row['task']})" for row in ends))
         if "speedup_ort" in group and group["speedup_ort"].notna().any():
-            parts[-1] += (f", over fp32 ORT {group['speedup_ort'].min():.2f} to "
-                         f"{group['speedup_ort'].max():.2f}")
+            over_ort = group["speedup_ort"].agg(["min", "max"]).map("{:.2f}".format).unique()
+            parts[-1] += f", over fp32 ORT {' to '.join(over_ort)}"
     return "; ".join(parts) + f"; {tasks_told(rows, algos)}"
 
 
