@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from numbers import Integral, Real
 
 SEEDS = 2**31  # the emulator's are below it, numpy's below 2^32; some runs add their steps
@@ -71,15 +70,21 @@ def did_you_mean(value: object, names: Iterable[str]) -> str:
     return f"; did you mean {near[0]!r}?" if near else ""
 
 
-@contextmanager
-def users_own(what: str) -> Iterator[None]:
-    """Around calls of the user's code: whatever it raises becomes one line that names `what`."""
-    try:
-        yield
-    except QuarlError:
-        raise
-    except Exception as error:
-        raise QuarlError(f"{what} raised {one_line(error)}") from error
+class users_own:
+    """Around calls of the user's code: whatever it raises becomes one line that names `what`.
+
+    (No `contextmanager`, which costs an actor's step of 0.2 to 0.4 ms 2 % of it.)
+    """
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if isinstance(error, Exception) and not isinstance(error, QuarlError):
+            raise QuarlError(f"{self._what} raised {one_line(error)}") from error
 
 
 def one_line(error: Exception) -> str:
