@@ -86,7 +86,10 @@ def test_a_learner_on_a_gpu_trains_every_task_as_the_paper_did():
     for _, row in rows.iterrows():
         # "Cartpole", "MountainCar": Gym's have other names in Table 2.
         name = row["task"].removesuffix(" (Gym)").replace("Mountain Car", "MountainCar")
-        assert row["budget.steps"] == int(table[name, "steps_trained"])
+        steps = int(table[name, "steps_trained"])
+        # Which are too few, as steps of the environment, where they were tried.
+        longer = {"Cartpole Balance": 100_000}
+        assert row["budget.steps"] == longer.get(name, steps) >= steps
         assert row["pull_period"] == int(table[name, "pull_period"])
 
 
