@@ -7,7 +7,9 @@ import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from functools import cache
 from itertools import repeat
+from multiprocessing.util import Finalize
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -96,28 +98,37 @@ def _evaluated(
     """
     found: list[list[float]] = []
     started = time.perf_counter()
-    for done, folder in enumerate(folders, start=1):
-        found.append(_returns(folder, env_id, seeds))
+    for done, folder in enumerate(folders):
         left = folders[done:]
-        left_s = (time.perf_counter() - started) / done * len(left)
-        workers = min(processes, len(left))
-        if workers > 1 and left_s > 2 * START_S:
-            return found + _evaluated_in_parallel(left, env_id, seeds, workers)
+        left_s = (time.perf_counter() - started) / max(1, done) * len(left)
+        worth_it = _evaluators.cache_info().currsize > 0 or left_s > 2 * START_S
+        if min(processes, len(left)) > 1 and worth_it:
+            return found + _evaluated_in_parallel(left, env_id, seeds, processes)
+        found.append(_returns(folder, env_id, seeds))
     return found
 
 
 def _evaluated_in_parallel(
-    folders: Sequence[Path], env_id: str, seeds: Sequence[int], workers: int
+    folders: Sequence[Path], env_id: str, seeds: Sequence[int], processes: int
 ) -> list[list[float]]:
-    pool = ProcessPoolExecutor(workers, SPAWN, initializer=end_with_parent)
     try:
         with child_environment():
-            found = pool.map(_returns, folders, repeat(env_id), repeat(seeds))
+            found = _evaluators(processes).map(_returns, folders, repeat(env_id), repeat(seeds))
         return list(found)
     except BrokenProcessPool as error:
+        _evaluators.cache_clear()
         raise QuarlError("a process that evaluated died (out of memory?)") from error
-    finally:
-        pool.shutdown(cancel_futures=True)
+
+
+@cache
+def _evaluators(processes: int) -> ProcessPoolExecutor:
+    """Processes that evaluate, and wait for the next run's policies: each takes `START_S` to
+    start."""
+    pool = ProcessPoolExecutor(processes, SPAWN, initializer=end_with_parent)
+    # A process that is a child itself waits for its children before Python would end the pool; and
+    # its queues, by which it is ended, are closed at priority 10.
+    Finalize(None, pool.shutdown, exitpriority=100)
+    return pool
 
 
 def _returns(folder: Path, env_id: str, seeds: Sequence[int]) -> list[float]:

@@ -1,4 +1,6 @@
 import json
+import os
+import signal
 
 import numpy as np
 import pandas as pd
@@ -7,8 +9,10 @@ import torch
 
 from quarl_nb.actorq.algorithms import make_algorithm
 from quarl_nb.errors import QuarlError
+from quarl_nb.processes import SPAWN, child_environment
 from quarl_nb.report.actorq.knobs import papers_setting
 from quarl_nb.report.paper import published
+from quarl_nb.rl.policies import PolicyNet, save_policy
 from quarl_nb.runner import plan, run_study
 from quarl_nb.store import ResultStore
 from quarl_nb.studies import actorq_training
@@ -145,16 +149,51 @@ def test_a_run_that_failed_leaves_what_was_measured_until_then(broken_env):
     assert 0 < sum(measured["episodes"]["length"]) <= 150
 
 
-def test_policies_along_a_run_are_evaluated_alike_by_one_process_and_by_several(monkeypatch):
-    budget, curves = {"steps": 300, "evaluations": 2, "episodes": 3}, []
-    for start_s in (0.0, 1000.0):
-        monkeypatch.setattr(actorq_training, "START_S", start_s)
-        learner = make_algorithm("dqn", "CartPole-v1", width=8)
-        options = {"engine": "serial", "n_actors": 1, "samples_per_insert": 1.0}
-        _, curve = train_evaluated(learner, "CartPole-v1", budget, processes=2, **options)
-        curves.append(curve["curve_returns"])
-    assert curves[0] == curves[1] and np.shape(curves[0]) == (3, 3)
+def curve_of_a_short_run(processes):
+    budget = {"steps": 300, "evaluations": 2, "episodes": 3}
+    learner = make_algorithm("dqn", "CartPole-v1", width=8)
+    options = {"engine": "serial", "n_actors": 1, "samples_per_insert": 1.0}
+    _, curve = train_evaluated(learner, "CartPole-v1", budget, processes, **options)
+    return curve["curve_returns"]
+
+
+@pytest.fixture
+def evaluators(monkeypatch):
+    """None at first, those of the test only; a function that gives their process numbers."""
+    monkeypatch.setattr(actorq_training, "START_S", 0.0)
+    actorq_training._evaluators.cache_clear()
+    yield lambda: {*actorq_training._evaluators(2)._processes}
+    actorq_training._evaluators(2).shutdown()
+    actorq_training._evaluators.cache_clear()
+
+
+def test_policies_along_a_run_are_evaluated_alike_by_one_process_and_by_several(evaluators):
+    curves = [curve_of_a_short_run(processes=1), curve_of_a_short_run(processes=2)]
+    first = evaluators()
+    curves.append(curve_of_a_short_run(processes=2))  # by the same processes
+    assert 1 <= len(first) <= 2 and first <= evaluators()
+    assert curves[0] == curves[1] == curves[2] and np.shape(curves[0]) == (3, 3)
     assert len({*np.ravel(curves[0])}) > 1
+
+
+def test_a_run_after_one_whose_evaluators_died_has_new_ones(evaluators):
+    expected = curve_of_a_short_run(processes=2)
+    for pid in evaluators():
+        os.kill(pid, signal.SIGKILL)
+    with pytest.raises(QuarlError, match="a process that evaluated died"):
+        curve_of_a_short_run(processes=2)
+    assert curve_of_a_short_run(processes=2) == expected
+
+
+def test_a_worker_that_evaluated_ends_with_its_evaluators(tmp_path):
+    save_policy(PolicyNet.from_sb3(make_algorithm("dqn", "CartPole-v1", width=8)), tmp_path / "net")
+    work = ([tmp_path / "net"] * 2, "CartPole-v1", range(3), 2)
+    worker = SPAWN.Process(target=actorq_training._evaluated_in_parallel, args=work)
+    with child_environment():
+        worker.start()
+    worker.join(60)
+    worker.kill()
+    assert worker.exitcode == 0
 
 
 @pytest.mark.parametrize("study", [SPEEDUP, STALENESS, RUNTIME, SCALING])
