@@ -28,27 +28,23 @@ class Exploration(Protocol):
 class GaussianNoise:
     """Noise on continuous actions, of `Settings.noise` half widths of their range (section 3)."""
 
-    def __init__(self, head: Head, sigma: float, rng: np.random.Generator) -> None:
+    def __init__(self, n_envs: int, head: Head, sigma: float, rng: np.random.Generator) -> None:
         self._low, self._high = head.bounds
         self._sigma = sigma * (self._high - self._low) / 2
-        self._rng = rng
-        self._noise: Iterator[np.ndarray] = iter(())
+        self._noise = self._drawn(n_envs, rng)
 
     def __call__(self, actions: np.ndarray, epsilon: float) -> np.ndarray:
         if not self._sigma.any():
             return actions
-        noisy = actions.reshape(len(actions), -1) + self._next(len(actions))
+        noisy = actions.reshape(len(actions), -1) + next(self._noise)
         np.minimum(np.maximum(noisy, self._low, out=noisy), self._high, out=noisy)
         return noisy.reshape(actions.shape)
 
-    def _next(self, n_envs: int) -> np.ndarray:
-        noise = next(self._noise, None)
-        if noise is not None:
-            return noise
-        # For many steps at once: the generator's code is cold after each decision.
+    def _drawn(self, n_envs: int, rng: np.random.Generator) -> Iterator[np.ndarray]:
+        """The noise of each step, drawn for many at once: numpy's code is cold after a decision."""
         shape = (NOISE_STEPS, n_envs, len(self._low))
-        self._noise = iter(self._rng.standard_normal(shape, np.float32) * self._sigma)
-        return next(self._noise)
+        while True:
+            yield from rng.standard_normal(shape, np.float32) * self._sigma
 
     def end_episode(self, env: int) -> None:
         """Nothing: noise of one step knows nothing of the one before."""
@@ -93,7 +89,7 @@ def exploration(
     """How an actor explores with a policy of this head."""
     if head.discrete:
         return EpsilonGreedy(settings.envs_per_actor, n_outputs, settings.ez_greedy, rng)
-    return GaussianNoise(head, settings.noise(actor), rng)
+    return GaussianNoise(settings.envs_per_actor, head, settings.noise(actor), rng)
 
 
 def left_out(algorithm: OffPolicyAlgorithm) -> list[str]:

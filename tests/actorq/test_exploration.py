@@ -102,7 +102,7 @@ def test_noise_is_gaussian_with_sigma_in_half_widths_of_the_actions_range(
 
 def test_noise_is_that_of_a_generator_asked_at_each_step():
     head = Head("tanh_scale", (-2.0, 0.0), (2.0, 8.0), (2,))
-    noise = GaussianNoise(head, 0.1, np.random.default_rng(3))
+    noise = GaussianNoise(3, head, 0.1, np.random.default_rng(3))
     rng, middle = np.random.default_rng(3), np.float32([[0, 4]] * 3)
     for _ in range(2 * NOISE_STEPS + 1):
         drawn = rng.standard_normal((3, 2), np.float32) * np.float32([0.2, 0.4])
