@@ -9,13 +9,13 @@ from typing import Any
 import torch
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 
-from quarl_nb.actorq.cuda_graph import GraphedUpdate, can_be_graphed, train_once
 from quarl_nb.actorq.limiter import RateLimiter
 from quarl_nb.actorq.replay import ReplayFeed, check_algorithm
 from quarl_nb.actorq.settings import Orders, Settings, Transitions
 from quarl_nb.actorq.timed import Timed
 from quarl_nb.errors import users_own
 from quarl_nb.processes import keep_freed_memory
+from quarl_nb.rl.cuda_graph import GraphedUpdate, can_be_graphed, train_once
 from quarl_nb.rl.policies import PolicyNet
 
 ACTIVITIES = ("insert", "sample", "train", "publish", "save", "wait")

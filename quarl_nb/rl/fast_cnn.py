@@ -130,23 +130,34 @@ class LossScaler:
     Small gradients vanish in fp16. Here they are multiplied by `scale` where they enter the
     extractors, and those of the parameters divided by it, so that clipping and optimizer see
     them as they are. As in `torch.amp.GradScaler`, a step with an infinite gradient is left out
-    and the scale halved; after `interval` steps without one it is doubled.
+    and the scale halved; after `interval` steps without one it is doubled. All of this happens
+    where the parameters are: a GPU is not waited for.
 
     Args:
         extractors: what computes in fp16.
-        optimizer: of their parameters.
+        optimizer: of their parameters, fused: the kernel leaves a step out by itself.
+
+    Attributes:
+        scale, good_steps, skipped: tensors of one number.
+
+    Raises:
+        QuarlError: the optimizer is not fused.
     """
 
     def __init__(
         self, extractors: Iterable[nn.Module], optimizer: torch.optim.Optimizer,
         scale: float = 2.0**16, interval: int = 2000,
     ) -> None:  # fmt: skip
-        self.optimizer, self.scale, self.interval = optimizer, scale, interval
-        self.good_steps = self.skipped = 0
-        self.parameters = []
+        if not optimizer.defaults.get("fused"):
+            raise QuarlError("fp16 needs a fused optimizer: optimizer_kwargs=dict(fused=True)")
+        self.optimizer, self.interval = optimizer, interval
+        extractors = list(extractors)
+        self.parameters = [p for extractor in extractors for p in extractor.parameters()]
+        device = self.parameters[0].device
+        self.scale = torch.tensor(scale, device=device)
+        self.good_steps, self.skipped = torch.zeros(2, dtype=torch.int64, device=device)
         for extractor in extractors:
             extractor.register_forward_hook(self._scale_output)
-            self.parameters += list(extractor.parameters())
         for parameter in self.parameters:
             parameter.register_hook(lambda grad: grad / self.scale)
         optimizer.register_step_pre_hook(self._before_step)
@@ -157,15 +168,14 @@ class LossScaler:
 
     def _before_step(self, *_: Any) -> None:
         grads = [p.grad for p in self.parameters if p.grad is not None]
-        self.good_steps += 1
         # One that is not finite makes the norm of all so; finite ones, clipped by now, do not.
-        if not torch.nn.utils.get_total_norm(grads).isfinite():
-            self.skipped += 1
-            self.scale, self.good_steps = self.scale / 2, 0
-            # An optimizer passes over parameters without a gradient.
-            self.optimizer.zero_grad(set_to_none=True)
-        elif self.good_steps == self.interval:
-            self.scale, self.good_steps = self.scale * 2, 0
+        overflow = ~torch.nn.utils.get_total_norm(grads).isfinite()
+        self.optimizer.found_inf = overflow.float()  # type: ignore[attr-defined]  # of fused ones
+        self.skipped += overflow
+        self.good_steps.add_(1).mul_(~overflow)
+        due = self.good_steps == self.interval
+        self.good_steps.mul_(~due)
+        self.scale.mul_(1 + due.float() - overflow / 2)
 
 
 def _checked(options: dict[str, Any]) -> dict[str, Any]:

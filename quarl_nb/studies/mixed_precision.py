@@ -2,7 +2,9 @@
 
 Autocast computes the features extractor in half precision; parameters, gradients and the
 optimizer's state stay fp32. Frames and convolutions are channels_last in every precision. In fp32 a
-GPU computes in fp32: by default cuDNN takes TF32, of ten bits, for the convolutions of today's.
+GPU computes in fp32: by default cuDNN takes TF32, of ten bits, for the convolutions of today's. Its
+updates are CUDA graphs: launched one by one, the kernels of small policies take the processor as
+long in any precision.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from stable_baselines3.common.logger import Logger
 from quarl_nb.energy import EnergyMeter
 from quarl_nb.errors import QuarlError, UnavailableError, check_choice, check_counts, check_seeds
 from quarl_nb.processes import keep_freed_memory
+from quarl_nb.rl.cuda_graph import EAGER_UPDATES, graphed_updates
 from quarl_nb.rl.evaluate import evaluate
 from quarl_nb.rl.fast_cnn import PRECISIONS, LossScaler
 from quarl_nb.rl.model import gpu_of, make_model
@@ -104,11 +107,15 @@ class MixedPrecisionStudy:
         keep_freed_memory()
         torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
         recipe = sized_recipe(cell["policy"], cell["precision"])
-        measured = timings(make_dqn(recipe, cell), recipe, budget)
+        model = make_dqn(recipe, cell)
+        with graphed_updates(model):
+            measured = timings(model, recipe, budget)
         measured["filters"], measured["units"] = POLICIES[cell["policy"]]
         arrays: dict[str, np.ndarray] = {}
         if "timesteps" in budget:
-            returns, arrays = converge(make_dqn(recipe, cell), recipe.env_id, budget)
+            model = make_dqn(recipe, cell)
+            with graphed_updates(model):
+                returns, arrays = converge(model, recipe.env_id, budget)
             measured |= returns
         extra = {"hyperparameters_source": recipe.source, "device_name": gpu_of(cell["device"])}
         return Measurement(measured, backend="torch", arrays=arrays, extra=extra)
@@ -145,8 +152,10 @@ def timings(model: DQN, recipe: Recipe, budget: Mapping[str, Any]) -> dict[str, 
     model.set_logger(Logger(folder=None, output_formats=[]))
     env_steps = fill_buffer(model, budget["stored"])
     batch_size = recipe.hyperparameters["batch_size"]
+    # The first allocates; a GPU's first ones are no graph, and the next one makes it.
+    warm_up = 1 if model.device.type == "cpu" else EAGER_UPDATES + 1
     updates = [timed(model, lambda: model.train(1, batch_size))
-               for _ in range(1 + budget["repeats"])][1:]  # the first allocates
+               for _ in range(warm_up + budget["repeats"])][warm_up:]
     obs = np.zeros((1, *model.observation_space.shape), np.uint8)  # type: ignore[misc]  # a Box
     acts = [timed(model, lambda: model.policy.predict(obs, deterministic=True))
             for _ in range(1 + budget["repeats"])][1:]

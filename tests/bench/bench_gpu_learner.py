@@ -15,8 +15,8 @@ import torch
 
 from quarl_nb.actorq import Settings
 from quarl_nb.actorq.algorithms import make_algorithm
-from quarl_nb.actorq.cuda_graph import train_once
 from quarl_nb.actorq.learner import Learner
+from quarl_nb.rl.cuda_graph import train_once
 
 ROUNDS, UPDATES = 5, 60
 # (algorithm, environment, autocast, whether Adam is fused)

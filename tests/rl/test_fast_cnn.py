@@ -136,7 +136,7 @@ def test_gradients_too_small_for_fp16_survive():
     for scale in (1.0, 2.0**16):
         torch.manual_seed(0)
         net = FastNatureCNN(SPACE, 16, filters=(2, 2, 2), precision="fp16")
-        optimizer = torch.optim.Adam(net.parameters())
+        optimizer = torch.optim.Adam(net.parameters(), fused=True)
         LossScaler([net], optimizer, scale=scale)
         (1e-9 * net(frames(2)).sum()).backward()
         found.append(net.linear[0].bias.grad.abs().max().item())
@@ -161,6 +161,14 @@ def test_an_overflow_skips_the_step_and_halves_the_scale():
     assert not torch.equal(layer.weight, before) and scaler.scale == 2.0**15
     step(1.0)
     assert scaler.scale == 2.0**16 and scaler.skipped == 1
+    # The left-out step is none of Adam's either.
+    assert optimizer.state[layer.weight]["step"] == 2
+
+
+def test_a_scaler_asks_for_an_optimizer_that_can_leave_a_step_out():
+    layer = nn.Linear(3, 2)
+    with pytest.raises(QuarlError, match=r"fp16 needs .*optimizer_kwargs=dict\(fused=True\)"):
+        LossScaler([layer], torch.optim.Adam(layer.parameters()))
 
 
 @pytest.mark.parametrize("algo", ["ppo", "a2c"])

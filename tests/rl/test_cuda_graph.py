@@ -3,6 +3,7 @@
 import copy
 import logging
 import sys
+from functools import partial
 
 import numpy as np
 import pytest
@@ -10,11 +11,12 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from quarl_nb.actorq import cuda_graph
 from quarl_nb.actorq.algorithms import make_algorithm
-from quarl_nb.actorq.cuda_graph import GraphedUpdate, can_be_graphed
 from quarl_nb.actorq.learner import Learner
 from quarl_nb.actorq.settings import Settings
+from quarl_nb.rl import cuda_graph
+from quarl_nb.rl.cuda_graph import GraphedUpdate, can_be_graphed, graphed_updates
+from quarl_nb.studies import mixed_precision
 
 BATCH, N = 16, 64
 
@@ -148,6 +150,33 @@ def test_a_graph_leaves_no_trace_on_the_algorithm():
     assert "sample" not in vars(model.replay_buffer)
 
 
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
+def test_learn_replays_graphs_for_a_while(precision, monkeypatch):
+    """As half-precision training on Pong does, a loss scaler's counts and scales included."""
+    monkeypatch.setattr(mixed_precision, "POLICIES", {"A": ((2, 2, 2), 4)})
+    monkeypatch.setattr(mixed_precision, "BUFFER_SIZE", 50)
+    replaying = partial(GraphedUpdate, capture=recorded)
+    found = []
+    for graphed in (False, True):
+        monkeypatch.setattr(cuda_graph, "can_be_graphed", lambda _, graphed=graphed: graphed)
+        monkeypatch.setattr(cuda_graph, "GraphedUpdate", replaying if graphed else None)
+        recipe = mixed_precision.sized_recipe("A", precision)
+        cell = {"precision": precision, "device": "cpu", "seed": 0}
+        model = mixed_precision.make_dqn(recipe, cell)
+        mixed_precision.fill_buffer(model, 40)
+        model.learning_starts = 0
+        before = {*vars(model)}
+        with graphed_updates(model):
+            assert ("train" in vars(model)) == graphed
+            model.learn(4 * (cuda_graph.EAGER_UPDATES + 5))
+        assert {*vars(model)} - before <= {"_logger"}
+        assert model._n_updates == cuda_graph.EAGER_UPDATES + 5
+        found.append(model.q_net.state_dict())
+        model.env.close()
+    for name, weights in found[0].items():
+        torch.testing.assert_close(found[1][name], weights, rtol=1e-4, atol=1e-5)
+
+
 class OwnTrain(make_algorithm("dqn", "CartPole-v1", width=8).__class__):
     def train(self, gradient_steps, batch_size=100):
         """Who knows what it does."""
@@ -157,10 +186,10 @@ class OwnTrain(make_algorithm("dqn", "CartPole-v1", width=8).__class__):
     ("cuda", None, {}, True), ("cpu", None, {}, False), ("cuda", OwnTrain, {}, False),
     ("cuda", None, {"optimizer_class": torch.optim.SGD}, False),
 ])  # fmt: skip
-def test_what_is_made_a_graph(device, kind, options, graphed, counter):
+def test_what_is_made_a_graph(device, kind, options, graphed):
     from stable_baselines3 import DQN
 
-    model = (kind or DQN)("MlpPolicy", counter(), policy_kwargs=options, buffer_size=10,
+    model = (kind or DQN)("MlpPolicy", "CartPole-v1", policy_kwargs=options, buffer_size=10,
                           device="cpu")  # fmt: skip
     model.device = torch.device(device)  # told to be a GPU's
     assert can_be_graphed(model) == graphed

@@ -1,4 +1,4 @@
-"""A learner's updates on a GPU as CUDA graphs, which launch a whole update at once.
+"""An algorithm's updates on a GPU as CUDA graphs, which launch a whole update at once.
 
 Launched from Python kernel by kernel, an update of the paper's networks keeps the processor busy
 several times as long as the GPU.
@@ -76,6 +76,8 @@ class GraphedUpdate:
         capture: Callable[[Callable[[], None], torch.device], Replay] = cuda_graph,
     ) -> None:
         self.algorithm, self._capture = algorithm, capture
+        # As it is now: `graphed_updates` puts this object in its place.
+        self._train = partial(algorithm.train, 1, algorithm.batch_size)
         self._optimizers = _optimizers(algorithm)
         groups = [group for each in self._optimizers for group in each.param_groups]
         self._rates = [(g, torch.tensor(0.0, device=algorithm.device)) for g in groups]
@@ -88,7 +90,7 @@ class GraphedUpdate:
         eager = self._failed or self._made < EAGER_UPDATES or self._made % LOGGED_EVERY == 0
         self._made += 1
         if eager or not self._replayed():
-            train_once(self.algorithm)
+            self._train()
 
     def _replayed(self) -> bool:
         algorithm: Any = self.algorithm
@@ -133,9 +135,26 @@ class GraphedUpdate:
                 _capturable(self._optimizers, self._rates),
                 _Unread(),
             ):
-                return self._capture(partial(train_once, algorithm), algorithm.device)
+                return self._capture(self._train, algorithm.device)
         finally:
             algorithm._n_updates = n_updates
+
+
+@contextmanager
+def graphed_updates(algorithm: OffPolicyAlgorithm) -> Iterator[None]:
+    """For a while `algorithm.train`, and so `learn`, replays graphs, where `can_be_graphed`."""
+    if not can_be_graphed(algorithm):
+        yield
+        return
+    update = GraphedUpdate(algorithm)
+
+    def train(gradient_steps: int, batch_size: int) -> None:
+        assert batch_size == algorithm.batch_size, "a graph is of one size"
+        for _ in range(gradient_steps):
+            update()
+
+    with _set_on(algorithm, train=train):
+        yield
 
 
 def _optimizers(algorithm: OffPolicyAlgorithm) -> list[torch.optim.Optimizer]:
