@@ -39,7 +39,7 @@ class Task:
     def on(self, device: str) -> Task:
         """The task as a learner there trains it: on a GPU in the paper's setting (section 3), which
         takes a learner that is faster than its actors."""
-        if device == "cpu":
+        if device.partition(":")[0] == "cpu":
             return self
         own = {"width": POLICY_WIDTH, "samples_per_insert": 16.0, **self.on_gpu}
         options = {**self.options, "batch_size": 256, **own.pop("options", {})}

@@ -65,9 +65,10 @@ def test_ratios_are_those_of_the_medians():
     assert on_gpu["fp32_update_s"] == pytest.approx(0.3)  # wall seconds there
 
 
-def test_both_precisions_have_the_same_environment():
+@pytest.mark.parametrize("part", ["env_step", "act"])
+def test_both_precisions_have_the_same_environment_and_decisions(part):
     found = records({"A": 2.0}, jitter=0.0)
-    found["env_step_cpu_s"] = [0.001, 0.003]  # the machine's noise
+    found[f"{part}_cpu_s"] = [0.001, 0.003]  # the machine's noise
     # 0.002 + 0.001 + 0.025 over 0.002 + 0.001 + 0.0125.
     assert speedups(found).iloc[0]["training"] == pytest.approx(0.028 / 0.0155)
 

@@ -97,6 +97,12 @@ def test_a_learner_on_a_gpu_trains_every_task_as_the_paper_did():
         assert row["pull_period"] == int(table[name, "pull_period"])
 
 
+@pytest.mark.parametrize("device", ["cpu", "cpu:0"])
+def test_a_learner_on_a_processor_has_the_tasks_own_settings(device):
+    assert all(task.on(device) is task for task in TASKS.values())
+    assert TASKS["CartPole-v1"].on("cuda:0") == TASKS["CartPole-v1"].on("cuda")
+
+
 def test_a_tasks_options_go_to_its_algorithm_and_those_of_actors_to_actorq(monkeypatch):
     class Stop(Exception):
         pass

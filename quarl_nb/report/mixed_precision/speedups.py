@@ -23,7 +23,8 @@ def speedups(records: pd.DataFrame) -> pd.DataFrame:
 
     Times are CPU seconds of the one thread that computes, so that what else runs on the machine
     counts little; with a GPU, wall seconds. A training step is one environment step, one decision,
-    and its share of an update. Environment steps have no precision: both sides have their mean.
+    and its share of an update. Environment steps have no precision, nor have decisions, which are
+    made in float32 always (see `FastNatureCNN`): both sides have their means.
 
     Args:
         records: `ResultStore.frame("mixed_precision")`.
@@ -61,12 +62,11 @@ def _machine(record: pd.Series) -> str:
 
 def _row(base: pd.Series, half: pd.Series, name: str) -> dict[str, object]:
     fp32, ours = (np.asarray(_time(row, "update"), float) for row in (base, half))
-    env_step_s = np.mean([_time(row, "env_step") for row in (base, half)])
-    rest, half_rest = (env_step_s + _time(row, "act") for row in (base, half))
+    rest = sum(np.mean([_time(row, part) for row in (base, half)]) for part in ("env_step", "act"))
     every, half_every = (int(row["train_freq"]) for row in (base, half))  # steps an update
     # Both of the same draws: all that a step takes besides is a number.
     learner, training = (median_ratio(x, y, named_generator(name)) for x, y in (
-        (fp32, ours), (rest + fp32 / every, half_rest + ours / half_every)))  # fmt: skip
+        (fp32, ours), (rest + fp32 / every, rest + ours / half_every)))  # fmt: skip
     seconds = [1 / row["steps_per_s"] if row["device"] == "cuda" else row["run_energy"]["cpu_s"]
                for row in (base, half)]  # fmt: skip
     joules = [row["run_energy"]["energy_j"] for row in (base, half)]
