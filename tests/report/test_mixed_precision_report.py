@@ -294,6 +294,6 @@ def test_of_a_short_run_seconds_and_energy_say_what_they_are():
 def test_the_parts_of_a_step():
     shown = parts_table(records({"A": 2.0}, jitter=0.0)).set_index("precision")
     # Updates of 0.1 CPU seconds every fourth step, beside two milliseconds.
-    assert list(shown["learner (ms)"]) == ["12.5", "25"]
-    assert shown.loc["fp32", "environment (ms)"] == shown.loc["fp32", "decision (ms)"] == "1"
+    assert list(shown["learner (ms)"]) == ["12.50", "25.00"]
+    assert shown.loc["fp32", "environment (ms)"] == shown.loc["fp32", "decision (ms)"] == "1.00"
     assert shown.loc["fp32", "learner's share"] == "93%"
