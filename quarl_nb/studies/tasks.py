@@ -96,8 +96,8 @@ TASKS = {
              samples_per_insert=4.0,
              options=_D4PG | dict(batch_size=256, actor_learning_rate=1e-4),
              on_gpu=dict(steps=40_000)),
-        # Of these, one run each in the paper's setting at cartpole-balance's rates: Reacher Hard was
-        # at 1 after 4300 updates, Finger Spin at 168 after 6200 (948 and 810 were published).
+        # Of these, one run each in the paper's setting at cartpole-balance's rates: Reacher Hard
+        # was at 1 after 4300 updates, Finger Spin at 168 after 6200 (948 and 810 were published).
         Task("dm:hopper-stand", "d4pg", "Hopper Stand", 100_000, options=_D4PG),
         Task("dm:reacher-hard", "d4pg", "Reacher Hard", 70_000, options=_D4PG),
         Task("dm:cheetah-run", "d4pg", "Cheetah Run", 200_000, options=_D4PG),
