@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import product
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -41,6 +41,7 @@ POLICIES = {
 RECIPE = "dqn-PongNoFrameskip-v4"
 DEVICES = ("cpu", "cuda")
 BUFFER_SIZE = 10_000  # Table 5
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -107,15 +108,11 @@ class MixedPrecisionStudy:
         keep_freed_memory()
         torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
         recipe = sized_recipe(cell["policy"], cell["precision"])
-        model = make_dqn(recipe, cell)
-        with graphed_updates(model):
-            measured = timings(model, recipe, budget)
+        measured = with_dqn(timings, recipe, cell, budget)
         measured["filters"], measured["units"] = POLICIES[cell["policy"]]
         arrays: dict[str, np.ndarray] = {}
         if "timesteps" in budget:
-            model = make_dqn(recipe, cell)
-            with graphed_updates(model):
-                returns, arrays = converge(model, recipe.env_id, budget)
+            returns, arrays = with_dqn(converge, recipe, cell, budget)
             measured |= returns
         extra = {"hyperparameters_source": recipe.source, "device_name": gpu_of(cell["device"])}
         return Measurement(measured, backend="torch", arrays=arrays, extra=extra)
@@ -128,6 +125,16 @@ def sized_recipe(policy: str, precision: str) -> Recipe:
     recipe = recipe.with_features(features_dim=units, filters=filters, precision=precision)
     changed = {"buffer_size": BUFFER_SIZE}
     return replace(recipe, hyperparameters=recipe.hyperparameters | changed)
+
+
+def with_dqn(
+    work: Callable[[DQN, Recipe, Mapping[str, Any]], T],
+    recipe: Recipe, cell: Mapping[str, Any], budget: Mapping[str, Any],
+) -> T:  # fmt: skip
+    """What `work` gives, done with an algorithm that is gone afterwards, buffer and all."""
+    model = make_dqn(recipe, cell)
+    with graphed_updates(model):
+        return work(model, recipe, budget)
 
 
 def make_dqn(recipe: Recipe, cell: Mapping[str, Any]) -> DQN:
@@ -210,9 +217,10 @@ def timed(model: DQN, work: Callable[[], Any]) -> tuple[float, float]:
 
 
 def converge(
-    model: DQN, env_id: str, budget: Mapping[str, Any]
+    model: DQN, recipe: Recipe, budget: Mapping[str, Any]
 ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """Train: returns of the best policy (run in fp32) and the curves of training."""
+    env_id = recipe.env_id
     schedule = Schedule(budget["timesteps"], 0, budget["evaluations"], budget["eval_episodes"])
     assert model.env is not None
     try:
