@@ -19,7 +19,7 @@ from quarl_nb.rl.atari import is_atari
 from quarl_nb.rl.evaluate import evaluate
 from quarl_nb.rl.ptq import quantize_policy
 from quarl_nb.studies.policies import PolicySource, PublicPolicies, Subject, TrainedPolicies, select
-from quarl_nb.studies.ptq_episodes import NEEDED
+from quarl_nb.studies.ptq_episodes import NEEDED, episodes_of
 from quarl_nb.study import Measurement
 
 # Common random numbers: every precision runs the same episodes. Training selects its best
@@ -43,7 +43,7 @@ class PTQStudy:
     ways to set ranges) and `ranges_at` (the precisions measured with them too), `episodes` (at
     most 30 on Atari), `judged` (precisions, with min-max ranges, that are measured over as many
     episodes as a verdict on the policy takes: `NEEDED`, if more), `swept` (policies of `NEEDED`, of
-    which every precision with min-max ranges is), `first_seed`.
+    which every precision with min-max ranges is, over `SWEPT` at most), `first_seed`.
     """
 
     name: str
@@ -75,9 +75,9 @@ class PTQStudy:
             if share := self.policies.random_actions(policy):
                 budget["random_actions"] = share
             for precision, ranges in formats:
-                decisive = precision in parameters["judged"] or policy in parameters["swept"]
-                decides = decisive and ranges == "minmax"
-                needed = max(episodes, NEEDED.get(policy, 0)) if decides else episodes
+                judged = ranges == "minmax" and precision in parameters["judged"]
+                swept = ranges == "minmax" and policy in parameters["swept"]
+                needed = max(episodes, episodes_of(policy, judged, swept))
                 cell = {"policy": policy, "algo": algo, "env_id": env_id,
                         "precision": precision, "ranges": ranges, "seed": 0}  # fmt: skip
                 found.append((cell, budget | {"episodes": needed}))
@@ -131,8 +131,8 @@ QUICK = SMOKE | {"policies": CLASSIC, "precisions": SOME, "episodes": 20}
 FULL = QUICK | {"policies": ["all"], "precisions": TABLE_4 + [p for p in SWEEP if p != "affine8"],
                 "ranges": OTHER_RANGES, "ranges_at": ["int8", "affine4"],
                 "episodes": 100, "judged": ["fp32", "fp16", "affine8"],
-                # Of Figure 7's three policies the others would take a day of one core each.
-                "swept": ["dqn-SeaquestNoFrameskip-v4"]}  # fmt: skip
+                "swept": [f"dqn-{game}NoFrameskip-v4"  # Figure 7
+                          for game in ("MsPacman", "Seaquest", "Breakout")]}  # fmt: skip
 
 PTQ = PTQStudy("ptq", TrainedPolicies(), {"smoke": SMOKE, "quick": QUICK, "full": FULL})
 

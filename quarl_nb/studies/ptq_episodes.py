@@ -18,6 +18,9 @@ from quarl_nb.errors import QuarlError
 
 POWER = 0.8
 MOST = 10_000  # DQN's Pong would take 22 700: a day of one core for each precision
+# At every width of a policy that is swept for a gain over fp32, if it needs as many: all of
+# Figure 7's MsPacman and Breakout would take 1800 and 1200, a day of one core each.
+SWEPT = 200
 
 # `episodes_needed` of fp32 and affine8 in the records of commit 9fae1e2, where that is more than
 # the study's own number and no more than `MOST`.
@@ -45,6 +48,17 @@ NEEDED = {
     "ppo-SpaceInvadersNoFrameskip-v4": 200,
     "ppo-Walker2d-v5": 900,
 }
+
+
+def episodes_of(policy: str, judged: bool, swept: bool) -> int:
+    """Episodes that the verdicts take which rest on this precision of a policy, 0 where none does.
+
+    Args:
+        judged: its loss against fp32 is (or it is fp32).
+        swept: it is one of all widths, of which the best may gain.
+    """
+    needed = NEEDED.get(policy, 0)
+    return max(needed if judged else 0, min(needed, SWEPT) if swept else 0)
 
 
 def episodes_needed(

@@ -61,12 +61,21 @@ def test_only_what_is_judged_plays_so_many_and_all_else_as_many_as_before():
     assert played["ppo-QbertNoFrameskip-v4", "affine4", "minmax"] == 30
 
 
-def test_of_what_is_swept_every_width_plays_as_many():
-    name = "dqn-SeaquestNoFrameskip-v4"
-    cells = PTQ.cells({**PTQ.profiles["full"], "policies": [name]})
-    played = {(cell["precision"], cell["ranges"]): budget["episodes"] for cell, budget in cells}
-    assert {n for (_, ranges), n in played.items() if ranges == "minmax"} == {NEEDED[name]} == {200}
-    assert {n for (_, ranges), n in played.items() if ranges != "minmax"} == {30}
+def test_of_what_is_swept_every_width_plays_as_many_and_what_is_judged_more_where_it_must():
+    for name, judged in (("dqn-SeaquestNoFrameskip-v4", 200), ("dqn-MsPacmanNoFrameskip-v4", 1800)):
+        cells = PTQ.cells({**PTQ.profiles["full"], "policies": [name]})
+        played = {(cell["precision"], cell["ranges"]): budget["episodes"] for cell, budget in cells}
+        swept = {precision: n for (precision, ranges), n in played.items() if ranges == "minmax"}
+        assert {swept.pop(precision) for precision in ("fp32", "fp16", "affine8")} == {judged}
+        assert len(swept) == 16 and set(swept.values()) == {200}
+        assert {n for (_, ranges), n in played.items() if ranges != "minmax"} == {30}
+
+
+def test_what_is_swept_alone_plays_no_more_than_that_takes():
+    name = "dqn-BreakoutNoFrameskip-v4"
+    alone = PTQ.profiles["full"] | {"policies": [name], "ranges": [], "judged": []}
+    assert {budget["episodes"] for _, budget in PTQ.cells(alone)} == {200}
+    assert {budget["episodes"] for _, budget in PTQ.cells(alone | {"swept": []})} == {30}
 
 
 def test_what_a_profile_judges_need_not_be_among_the_precisions_chosen():
