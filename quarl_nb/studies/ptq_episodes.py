@@ -58,7 +58,9 @@ def episodes_of(policy: str, judged: bool, swept: bool) -> int:
         swept: it is one of all widths, of which the best may gain.
     """
     needed = NEEDED.get(policy, 0)
-    return max(needed if judged else 0, min(needed, SWEPT) if swept else 0)
+    if judged:
+        return needed
+    return min(needed, SWEPT) if swept else 0
 
 
 def episodes_needed(
