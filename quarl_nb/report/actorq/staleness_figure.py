@@ -45,7 +45,8 @@ def staleness(records: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
     periods, points = sorted(runs["pull_period"].unique()), []
     ages = [(label, _mean_ages(rows)) for label, rows in panels]
     with mpl.rc_context(STYLE):
-        fig, (first, *axes) = panel_grid(1 + len(panels), columns=3, height_in=1.75)
+        n = 1 + len(panels)
+        fig, (first, *axes) = panel_grid(n, columns=2 if n == 4 else 3, height_in=1.75)
         _draw_ages(first, ages, periods)
         for ax, (label, rows) in zip(axes, panels, strict=True):
             curves = draw_curves(ax, rows, STEPS, "pull_period", _period_looks(periods))
@@ -53,7 +54,7 @@ def staleness(records: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
             ax.set_title(_in_lines(label))
             ax.set_xlabel("thousands of environment steps")
         axes[0].set_ylabel(f"return of the learner's policy\n(mean of {WINDOW} episodes)")
-        common_legend(fig, axes)
+        common_legend(fig, [first, *axes], columns=max(len(panels), len(periods)))
     points += [rows.assign(axis="age", panel=label) for label, rows in ages]
     return fig, pd.concat(points, ignore_index=True)
 
@@ -109,4 +110,3 @@ def _draw_ages(
     ax.xaxis.set_minor_locator(NullLocator())
     ax.set_xlabel("steps between two pulls")
     ax.set_ylabel("policy age (learner updates)")
-    ax.legend(loc="lower right")
