@@ -62,10 +62,13 @@ def new_figure(width_in: float, height_in: float) -> Figure:
 def panel_grid(n: int, columns: int = 4, height_in: float = 1.35) -> tuple[Figure, list[Axes]]:
     """A page-wide figure of n panels, row by row, with nothing in the places left over.
 
+    There are as few rows as so many columns allow, and then no more columns than these rows take:
+    four panels, three columns at most, are two by two.
+
     Panels are `height_in` high, or as high as a page lets them be.
     """
-    columns = min(columns, max(n, 2))
     rows = -(-n // columns)
+    columns = max(-(-n // rows), 2)
     fig = new_figure(PAGE_IN, min(rows * height_in + 0.55, PAGE_HEIGHT_IN))
     axes = list(fig.subplots(rows, columns, squeeze=False).flat)
     for spare in axes[n:]:

@@ -39,6 +39,17 @@ def test_no_grid_of_panels_is_higher_than_a_page() -> None:
     assert panel_grid(57, columns=3)[0].get_size_inches()[1] == PAGE_HEIGHT_IN
 
 
+@pytest.mark.parametrize(("n", "columns", "shape"), [
+    (1, 3, (1, 2)), (3, 4, (1, 3)), (4, 3, (2, 2)), (5, 4, (2, 3)), (57, 6, (10, 6)),
+])  # fmt: skip
+def test_panels_stand_in_the_fewest_rows_and_no_more_columns_than_these_take(
+    n: int, columns: int, shape: tuple[int, int]
+) -> None:
+    _, axes = panel_grid(n, columns)
+    grids = [ax.get_subplotspec().get_gridspec() for ax in axes]  # type: ignore[union-attr]
+    assert [(grid.nrows, grid.ncols) for grid in grids] == [shape] * n
+
+
 def test_a_label_of_any_panel_is_in_the_common_legend_once() -> None:
     fig, axes = panel_grid(3)
     for ax, labels in zip(axes, (["a"], ["b", "a", "b"], ["c"]), strict=True):

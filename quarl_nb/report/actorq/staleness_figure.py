@@ -45,8 +45,7 @@ def staleness(records: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
     periods, points = sorted(runs["pull_period"].unique()), []
     ages = [(label, _mean_ages(rows)) for label, rows in panels]
     with mpl.rc_context(STYLE):
-        n = 1 + len(panels)
-        fig, (first, *axes) = panel_grid(n, columns=2 if n == 4 else 3, height_in=1.75)
+        fig, (first, *axes) = panel_grid(1 + len(panels), columns=3, height_in=1.75)
         _draw_ages(first, ages, periods)
         for ax, (label, rows) in zip(axes, panels, strict=True):
             curves = draw_curves(ax, rows, STEPS, "pull_period", _period_looks(periods))
