@@ -19,7 +19,7 @@ from quarl_nb.rl.atari import is_atari
 from quarl_nb.rl.evaluate import evaluate
 from quarl_nb.rl.ptq import quantize_policy
 from quarl_nb.studies.policies import PolicySource, PublicPolicies, Subject, TrainedPolicies, select
-from quarl_nb.studies.ptq_episodes import NEEDED, episodes_of
+from quarl_nb.studies.ptq_episodes import SWEPT, episodes_of
 from quarl_nb.study import Measurement
 
 # Common random numbers: every precision runs the same episodes. Training selects its best
@@ -42,8 +42,8 @@ class PTQStudy:
     Parameters: `policies` (names, or ["all"]), `precisions` (with min-max ranges), `ranges` (other
     ways to set ranges) and `ranges_at` (the precisions measured with them too), `episodes` (at
     most 30 on Atari), `judged` (precisions, with min-max ranges, that are measured over as many
-    episodes as a verdict on the policy takes: `NEEDED`, if more), `swept` (policies of `NEEDED`, of
-    which every precision with min-max ranges is, over `SWEPT` at most), `first_seed`.
+    episodes as a verdict on the policy takes: `NEEDED`, if more), `swept` (policies of `SWEPT`, of
+    which every precision with min-max ranges is, over its number), `first_seed`.
     """
 
     name: str
@@ -88,7 +88,7 @@ class PTQStudy:
         check_counts(1, episodes=parameters["episodes"])
         check_seeds(parameters["first_seed"])
         for policy in parameters["swept"]:
-            check_choice("policy to be swept", policy, NEEDED)
+            check_choice("policy to be swept", policy, SWEPT)
         # What a profile judges it may also name where other precisions are chosen.
         if parameters["judged"] not in [profile["judged"] for profile in self.profiles.values()]:
             for precision in parameters["judged"]:
@@ -131,8 +131,7 @@ QUICK = SMOKE | {"policies": CLASSIC, "precisions": SOME, "episodes": 20}
 FULL = QUICK | {"policies": ["all"], "precisions": TABLE_4 + [p for p in SWEEP if p != "affine8"],
                 "ranges": OTHER_RANGES, "ranges_at": ["int8", "affine4"],
                 "episodes": 100, "judged": ["fp32", "fp16", "affine8"],
-                "swept": [f"dqn-{game}NoFrameskip-v4"  # Figure 7
-                          for game in ("MsPacman", "Seaquest", "Breakout")]}  # fmt: skip
+                "swept": list(SWEPT)}  # fmt: skip
 
 PTQ = PTQStudy("ptq", TrainedPolicies(), {"smoke": SMOKE, "quick": QUICK, "full": FULL})
 

@@ -72,10 +72,15 @@ def test_of_what_is_swept_every_width_plays_as_many_and_what_is_judged_more_wher
 
 
 def test_what_is_swept_alone_plays_no_more_than_that_takes():
-    name = "dqn-BreakoutNoFrameskip-v4"
+    name = "dqn-MsPacmanNoFrameskip-v4"
     alone = PTQ.profiles["full"] | {"policies": [name], "ranges": [], "judged": []}
     assert {budget["episodes"] for _, budget in PTQ.cells(alone)} == {200}
     assert {budget["episodes"] for _, budget in PTQ.cells(alone | {"swept": []})} == {30}
+
+
+def test_what_200_episodes_left_open_plays_as_many_at_every_width_as_its_verdict_takes():
+    cells = PTQ.cells({**PTQ.profiles["full"], "policies": ["dqn-BreakoutNoFrameskip-v4"]})
+    assert {b["episodes"] for cell, b in cells if cell["ranges"] == "minmax"} == {1200}
 
 
 def test_what_a_profile_judges_need_not_be_among_the_precisions_chosen():
