@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from quarl_nb.inference.graph import Graph
-from quarl_nb.inference.weights import pack_int4, quantize_bias, quantize_rows
+from quarl_nb.inference.weights import pack_int4, quantize_bias, quantize_rows, scale_of_zeros
 from quarl_nb.quant import FakeQuantize, FixedQuantize, Precision, QParams, quantize_module
 from quarl_nb.quant.convert import weight_layers
 from quarl_nb.quant.qconfig import INT4_GROUP_SIZE
@@ -150,13 +150,14 @@ class StaticGraph(QuantizedGraph):
         name, target = self.names[module], self.output_qparams(module)
         x, levels, x_names = self.as_integers(x, module)
         integers, scale = self.integers(module)
-        weights = [self.tensor(f"{name}.weight", integers), self.tensor(f"{name}.scale", scale)]
-        weights.append(self.tensor(f"{name}.zero_point", self.zero_point.expand(scale.shape)))
         bias = ""
         if module.bias is not None:
-            units = levels.scale * scale
-            integers = quantize_bias(self.parameter(module, "bias"), units, f"{name}.bias")
-            bias = self.tensor(f"{name}.bias", integers)
+            weight, real = self.parameter(module, "weight"), self.parameter(module, "bias")
+            scale = scale_of_zeros(weight, scale, real, levels.scale)
+            units, inputs = levels.scale * scale, weight[0].numel()
+            bias = self.tensor(f"{name}.bias", quantize_bias(real, units, inputs, f"{name}.bias"))
+        weights = [self.tensor(f"{name}.weight", integers), self.tensor(f"{name}.scale", scale)]
+        weights.append(self.tensor(f"{name}.zero_point", self.zero_point.expand(scale.shape)))
         to = [] if target is None else self.add_qparams(f"{name}.output", target)
         rest = [*to, bias] if kind == "QLinearConv" else [bias, *to]
         y = self.op(kind, x, *x_names, *weights, *rest, **attributes)

@@ -22,10 +22,11 @@ class OnnxEngine:
     def __init__(self, content: Payload, payload_bytes: int) -> None:
         self.payload_bytes = payload_bytes
         self._shape, self._dtype = content.obs_shape, np.dtype(content.obs_dtype)
-        self._tensors = content.tensors  # the session reads weights from these views
-        values = [ort.OrtValue.ortvalue_from_numpy(array) for array in content.tensors.values()]
+        # The session reads weights from where they are, as rows without gaps.
+        self._tensors = {name: np.asarray(a, order="C") for name, a in content.tensors.items()}
+        values = [ort.OrtValue.ortvalue_from_numpy(array) for array in self._tensors.values()]
         options = session_options(content.precision)
-        options.add_external_initializers(list(content.tensors), values)
+        options.add_external_initializers(list(self._tensors), values)
         try:
             self._session = ort.InferenceSession(content.model, options, providers=_PROVIDERS)
         # onnxruntime's errors share no base class but Exception, and say why in their first line.

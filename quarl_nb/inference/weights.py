@@ -24,6 +24,7 @@ from quarl_nb.quant import (
 from quarl_nb.quant.fake import to_groups
 
 _PIECE = 2**17  # elements; half a megabyte of float32
+_FINEST = 1e-30  # scale: times that of the input it is no denormal number, of which kernels make 0
 
 
 def to_numpy(tensor: Tensor) -> np.ndarray:
@@ -81,14 +82,31 @@ def pack_int4(weight: Tensor, config: QConfig, size: int) -> tuple[Tensor, Tenso
     return nibbles[..., 0] | (nibbles[..., 1] << 4), scales
 
 
-def quantize_bias(bias: Tensor, scale: Tensor, name: str) -> Tensor:
+def scale_of_zeros(weight: Tensor, scale: Tensor, bias: Tensor, input_scale: Tensor) -> Tensor:
+    """`scale`, but where all weights are zero, which any scale leaves so, one that is fine enough
+    for the bias: it is rounded to `quantize_bias`'s units.
+
+    Args:
+        weight: ``[out, ...]``. scale: of `quantize_rows`, ``[]`` or ``[out]``. bias: ``[out]``.
+    """
+    zeros, most = (weight.flatten(1) == 0).all(dim=1), bias.abs()
+    if scale.ndim == 0:
+        zeros, most = zeros.all(), most.max()
+    fine = (most / input_scale / 2**30).clamp(min=_FINEST)
+    return torch.where(zeros, fine, scale)
+
+
+def quantize_bias(bias: Tensor, scale: Tensor, inputs: int, name: str) -> Tensor:
     """int32 of a bias ``[out]`` in units of `scale` (input scale times weight scale).
+
+    Args:
+        inputs: of one output, whose products are added to the bias in int32.
 
     Raises:
         QuarlError: the bias is too large for those units.
     """
     integers = (bias.double() / scale.double()).round()
-    if integers.abs().max() > np.iinfo(np.int32).max:
+    if integers.abs().max() > np.iinfo(np.int32).max - inputs * 255 * 127:
         raise QuarlError(f"{name!r} is too large for int32 in units of its layer's scales")
     return integers.int()
 

@@ -134,6 +134,15 @@ def test_engines_tell_the_size_of_payloads_which_hold_little_but_weights(
     assert engine.run(obs).shape == (2, outputs)
 
 
+@pytest.mark.parametrize("options", [{"precision": "fp32"},
+                                     {"precision": "int8", "ranges": "per_channel"}])  # fmt: skip
+def test_what_does_not_travel_may_have_gaps_in_memory(options):
+    net = random_policy("nature-cnn", seed=0).to(memory_format=torch.channels_last)
+    obs = random_observations(net, 2, seed=0)
+    made, sent = (make(net, **options, calibration=obs) for make in (make_payload, build_payload))
+    np.testing.assert_array_equal(open_engine(made).run(obs), open_engine(sent).run(obs))
+
+
 def test_an_actor_opens_and_runs_without_torch(tmp_path):
     net = random_policy("nature-cnn", seed=0)
     obs = random_observations(net, 4, seed=0)

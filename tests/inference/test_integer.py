@@ -200,10 +200,18 @@ def test_int4_packs_two_integers_a_byte_by_hand():
 
 def test_biases_are_integers_in_units_of_the_sums():
     bias, scale = torch.tensor([1.0, -0.26]), torch.tensor(0.1)
-    assert quantize_bias(bias, scale, "b").tolist() == [10, -3]
-    assert quantize_bias(bias, torch.tensor([0.5, 0.01]), "b").tolist() == [2, -26]
+    assert quantize_bias(bias, scale, 1, "b").tolist() == [10, -3]
+    assert quantize_bias(bias, torch.tensor([0.5, 0.01]), 1, "b").tolist() == [2, -26]
     with pytest.raises(QuarlError, match="'b' is too large for int32"):
-        quantize_bias(torch.tensor([1e9]), scale, "b")
+        quantize_bias(torch.tensor([1e9]), scale, 1, "b")
+
+
+def test_biases_leave_room_for_the_products_that_are_added():
+    most, scale = 2**31 - 1 - 255 * 127 * 64, torch.tensor(1.0)
+    bias = torch.tensor([most]).double()
+    assert quantize_bias(bias, scale, 64, "b").tolist() == [most]
+    with pytest.raises(QuarlError, match="'b' is too large for int32"):
+        quantize_bias(bias, scale, 65, "b")
 
 
 def test_dead_layers_and_zero_weights_give_the_bias():
@@ -215,3 +223,21 @@ def test_dead_layers_and_zero_weights_give_the_bias():
     for precision in ("int8", "int4"):
         got = open_engine(build_payload(net, precision)).run(obs)
         np.testing.assert_allclose(got, np.tile(net.layers[-1].bias.numpy(), (3, 1)), rtol=1e-6)
+
+
+@pytest.mark.parametrize("ranges", ["minmax", "per_channel"])
+def test_zero_weights_give_the_bias_where_activations_are_calibrated(make_policy, payload, ranges):
+    convolution = ("conv2d", {"in_channels": 1, "out_channels": 4, "kernel_size": 4})
+    linear = ("linear", {"in_features": 4, "out_features": 3})
+    net = make_policy((1, 4, 4), convolution, "relu", "flatten", linear)
+    frames = np.random.default_rng(0).normal(0, 100, (16, 1, 4, 4)).astype(np.float32)
+    last = net.layers[-1]
+    with torch.no_grad():
+        last.weight[1:] = 0.0
+        last.bias.copy_(torch.tensor([0.1, 0.3, 0.0]))
+    if ranges == "minmax":  # of the whole layer
+        last.weight.data.zero_()
+    got = open_engine(payload(net, ranges=ranges, calibration=frames)).run(frames)
+    np.testing.assert_allclose(got[:, 1:], np.tile([0.3, 0.0], (16, 1)), rtol=1e-6)
+    if ranges == "minmax":
+        np.testing.assert_allclose(got[:, 0], 0.1, rtol=1e-6)
