@@ -135,6 +135,9 @@ class Layer:
         try:
             if placed := {"device", "dtype"}.intersection(self.options):
                 raise TypeError(f"{placed.pop()} is not its to choose")
+            # Torch would fill the borders of any other in memory, large ones too.
+            if (mode := self.options.get("padding_mode", "zeros")) != "zeros":
+                raise ValueError(f"padding_mode {mode!r}; allowed: 'zeros'")
             with torch.device("meta"):
                 return LAYERS[self.kind](**self.options)
         except (TypeError, ValueError, RuntimeError, AssertionError) as error:

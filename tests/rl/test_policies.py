@@ -327,6 +327,15 @@ def test_running_a_description_allocates_no_memory_either(
         PolicyNet(PolicySpec("ppo", None, obs_shape, layers, Head("argmax")), tensors)
 
 
+def test_padding_that_a_stride_hides_allocates_no_memory() -> None:
+    hidden = Layer("conv2d", {"in_channels": 1, "out_channels": 1, "kernel_size": 1,
+                              "padding_mode": "replicate", "padding": 9000, "stride": 18000})
+    layers = (hidden, Layer("flatten"))
+    tensors = {"layers.0.weight": torch.zeros(1, 1, 1, 1), "layers.0.bias": torch.zeros(1)}
+    with pytest.raises(QuarlError, match="'conv2d' has bad options: padding_mode 'replicate'"):
+        PolicyNet(PolicySpec("ppo", None, (1, 1, 1), layers, Head("argmax")), tensors)
+
+
 def test_layers_that_mix_observations_are_refused() -> None:
     layers = (Layer("flatten", {"start_dim": 0, "end_dim": 1}), LINEAR)
     tensors = {"layers.1.weight": WEIGHT, "layers.1.bias": BIAS}
