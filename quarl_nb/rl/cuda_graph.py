@@ -115,7 +115,7 @@ class GraphedUpdate:
     def _sample(self) -> None:
         """A new batch, where graphs look for it."""
         buffer: Any = self.algorithm.replay_buffer
-        batch = buffer.sample(self.algorithm.batch_size)
+        batch = buffer.sample(self.algorithm.batch_size, env=self.algorithm._vec_normalize_env)
         if self._batch is None:
             self._batch = batch
             return

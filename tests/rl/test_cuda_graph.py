@@ -8,6 +8,9 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from stable_baselines3 import DDPG
+from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.vec_env import VecNormalize
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -108,6 +111,18 @@ def test_replayed_updates_are_those_of_the_algorithm(algo, options, monkeypatch)
     for name, weights in expected.items():
         torch.testing.assert_close(found[name], weights, rtol=1e-4, atol=1e-5)
     assert learner.seconds["sample"] > 0
+
+
+def test_batches_are_normalized_as_the_algorithm_itself_would():
+    env = VecNormalize(make_vec_env("Pendulum-v1"))
+    model = DDPG("MlpPolicy", env, learning_starts=100, batch_size=BATCH).learn(50)
+    update = GraphedUpdate(model, recorded)
+    np.random.seed(1)
+    update._sample()
+    np.random.seed(1)
+    expected = model.replay_buffer.sample(BATCH, env=env)
+    torch.testing.assert_close(update._batch.observations, expected.observations)
+    torch.testing.assert_close(update._batch.rewards, expected.rewards)
 
 
 def test_losses_are_logged_from_updates_that_are_no_graph():
