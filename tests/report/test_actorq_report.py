@@ -641,8 +641,12 @@ def test_the_ends_for_all_tasks_at_once_hold_with_five_runs() -> None:
 def test_a_ratio_of_runs_that_never_get_there_has_open_ends() -> None:
     never, once = np.full(100, np.inf), np.append(np.full(99, 2.0), np.inf)
     reached = np.linspace(0.9, 1.1, 100)
-    assert {end: value for end, value in ratio(reached, never, 5)} == dict.fromkeys(
-        ("", "_low", "_high", "_least", "_most"), 0.0)
+    nowhere = dict.fromkeys(("", "_low", "_high", "_least", "_most"), 0.0)
+    assert dict(ratio(reached, never, 9)) == nowhere  # of so many none gets there by chance
+    assert dict(ratio(reached, never, 6)) == nowhere | {"_most": np.inf}
+    assert dict(ratio(reached, never, 5)) == nowhere | {"_high": np.inf, "_most": np.inf}
+    ends = dict(ratio(never, reached, 5))
+    assert ends == dict.fromkeys(nowhere, np.inf) | {"_low": 0.0, "_least": 0.0}
     ends = dict(ratio(reached, once, 5))
     assert ends["_low"] == ends["_least"] == 0.0 and 0.55 < ends["_most"] < np.inf
     ends = dict(ratio(once, reached, 5))

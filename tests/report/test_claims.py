@@ -369,6 +369,15 @@ def test_widths_that_are_no_pair_with_fp32_are_refused(records, budget, theirs, 
         summary.ptq_summary(other, np.random.default_rng(0))
 
 
+def test_over_a_return_of_0_no_width_is_a_sweet_spot(records) -> None:
+    frame = records(lambda *_: 0.0, WIDTHS, noise=0.0)
+    frame["returns"] = [[float(precision == "affine3")] * 30 for precision in frame["precision"]]
+    assert not sweet_spots.sweet_spot_table(frame)["sweet_spot"].any()
+    for rule in (sweet_spots.sweet_spot_exists, sweet_spots.sweet_spots_differ):
+        found = rule(frame)
+        assert found.verdict == "inconclusive" and "0 of 3 policies have" in found.measured
+
+
 def test_a_gain_of_one_policy_of_many_must_be_certain(records) -> None:
     for gain in np.linspace(0.05, 0.12, 36):
         frame = records(lambda policy, precision, _, gain=gain: -gain * (

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 from scipy.stats import norm
 
+from quarl_nb.report.pvalues import least_p
 from quarl_nb.report.stats import ALPHA, MARGIN, Floats, bootstrap_weights, expanded_reach
 
 WINDOW = 10  # episodes of the running mean ("running mean (window=10)", section 3)
@@ -149,7 +150,8 @@ def ratio(base: Floats, here: Floats, runs: int) -> list[tuple[str, float]]:
 
     Args:
         base, here: the estimate first, then redrawn; infinite where never reached, so that the
-            ratio is 0 if that is here, infinite if it is the base, and NaN if it is both.
+            ratio is 0 if that is here, infinite if it is the base, and NaN if it is both. Such an
+            estimate has no other end while so few runs could agree by chance (`least_p`).
         runs: of the side that has fewer; a single one has no interval.
     """
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -159,7 +161,10 @@ def ratio(base: Floats, here: Floats, runs: int) -> list[tuple[str, float]]:
     for names, alpha in ((("_low", "_high"), ALPHA), (("_least", "_most"), ALPHA / TASKS)):
         ends = [float("nan")] * 2
         if runs > 1 and len(draws):
-            ends = _ends(found[0][1], draws, expanded_reach(runs, 1 - alpha))
+            ends = _ends(ratios[0], draws, expanded_reach(runs, 1 - alpha))
+            if least_p(runs) > alpha / 2:
+                ends = [0.0 if np.isinf(ratios[0]) else ends[0],
+                        np.inf if ratios[0] == 0 else ends[1]]  # fmt: skip
         found += zip(names, ends, strict=True)
     return found
 

@@ -23,10 +23,12 @@ from quarl_nb.report.actorq.findings import (
     told,
     unmeasured_told,
 )
+from quarl_nb.report.actorq.knobs import setting_told
 from quarl_nb.report.actorq.runs import (
     ACTOR,
     ANYWHERE,
     BUT_PULLS,
+    MACHINE,
     SETTING,
     learning_runs,
     return_losses,
@@ -174,9 +176,8 @@ def rare_pulls_harm(records: pd.DataFrame) -> Finding:
         if np.isnan(loss["area_loss"]):
             continue  # no training seed in common, while the study runs
         rows.append(row | loss | {
-            "text": f"{row['task']}, {row['actor']}, {percent(loss['area_loss'])} from "
-                    f"{row['shorter']} to {row['pull_period']} steps ({_end_and_age(often)}, then "
-                    f"{_end_and_age(rare)})",
+            "change": f"{percent(loss['area_loss'])} from {row['shorter']} to {row['pull_period']} "
+                      f"steps ({_end_and_age(often)}, then {_end_and_age(rare)})",
         })  # fmt: skip
     if not rows:
         return NOT_MEASURED
@@ -184,9 +185,16 @@ def rare_pulls_harm(records: pd.DataFrame) -> Finding:
     lost = holm(found["area_loss_p_loss"].fillna(1).tolist()) <= ALPHA
     verdict = decided(lost.any(), (found["area_loss_p_no_loss"] <= ALPHA).all())
     found = found.sort_values("area_loss", ascending=False, kind="stable")
-    text = "loss of the mean return over a run: " + "; ".join(found["text"])
+    text = (f"{lost.sum()} of {len(found)} lose more than 5 % of the mean return over a run: "
+            + "; ".join(_change_told(row, found) for _, row in found.iterrows()))  # fmt: skip
     interval = Interval.of(found.iloc[0], "area_loss")
     return finding(verdict, _at_both_periods(found), text, interval, possible=True)
+
+
+def _change_told(row: pd.Series, rows: pd.DataFrame) -> str:
+    """With what tells it from other settings of the same task, wherever they were measured."""
+    setting = setting_told(row, rows, but=["pull_period", *MACHINE])
+    return ", ".join([row["task"], row["actor"], *setting, row["change"]])
 
 
 def _end_and_age(runs: pd.DataFrame) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -20,7 +21,7 @@ from quarl_nb.report.actorq.curves import (
     running_mean,
 )
 from quarl_nb.report.compare import relative_loss
-from quarl_nb.report.stats import Floats, bootstrap_weights
+from quarl_nb.report.stats import MARGIN, Floats, bootstrap_weights
 
 # Where a run's times were measured; the GPU is the learner's, "" where it has none.
 MACHINE = ["provenance.cpu", "gpu"]
@@ -173,7 +174,9 @@ def return_losses(
 
     Runs of the same training seed are paired. Names: final_loss and area_loss, bare and with _low,
     _high, _p_no_loss, _p_loss, _p_no_gain, _p_equivalent (see `compare.Loss`: exact for so few
-    pairs, of which five can show something at 5 %); NaN where there are no pairs.
+    pairs, of which five can show something at 5 %); NaN where there are no pairs. Where most runs
+    end alike and one fails, flipped signs are too certain that nothing is lost (`sign_flip_p`):
+    p_no_loss and p_no_gain are 1 where the bootstrap's bound at 5 % reaches the margin.
     """
     needed = ["seed", "curve_steps", "curve_returns"]
     pairs = base[needed].merge(rows[needed], on="seed", suffixes=("_base", ""))
@@ -193,6 +196,10 @@ def return_losses(
         found[name] = loss.interval.value
         if len(pairs) > 1:
             found |= {f"{name}_low": loss.interval.low, f"{name}_high": loss.interval.high}
+            if loss.tost.high >= MARGIN:
+                loss = replace(loss, p_no_loss=1.0)
+            if loss.tost.low <= -MARGIN:
+                loss = replace(loss, p_no_gain=1.0)
             found |= {f"{name}_{p}": getattr(loss, p) for p in p_values}
     return found
 

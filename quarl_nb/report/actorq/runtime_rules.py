@@ -29,7 +29,8 @@ _Pair = tuple[str, pd.DataFrame, dict[str, pd.DataFrame]]  # task, runs in fp32,
 
 def inference_dominates(records: pd.DataFrame, pull_period: int) -> Finding:
     """Figure 4c's parts of fp32 (torch) actors: reproduced when inference surely takes more than
-    any other on every task, and in 8 and 16 bits less; not reproduced when surely not on any."""
+    pulling, deserializing or loading on every task, and in 8 and 16 bits less; not reproduced when
+    surely not on any."""
     pairs = _pairs(records, pull_period)
     ratios = []
     for _, full, quantized in pairs:

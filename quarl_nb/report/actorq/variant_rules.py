@@ -63,7 +63,7 @@ def variant_loses(records: pd.DataFrame, variant: str, algos: Sequence[str]) -> 
     worst_p = rows.groupby("algo")[["final_loss_p_loss", "final_loss_p_no_loss"]].max().fillna(1)
     lost, kept = (at_least(worst_p[name]) for name in worst_p)
     verdict = decided(lost > len(algos) / 2, kept >= len(algos) / 2)
-    text = f"{lost} of {len(worst_p)} algorithms lose more than 5 %, {kept} less"
+    text = f"surely {lost} of {len(worst_p)} algorithms lose more than 5 %, {kept} less"
     return _of_final_return(verdict, rows, text, missing)
 
 

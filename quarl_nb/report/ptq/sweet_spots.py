@@ -121,7 +121,8 @@ def table_of(policies: Sequence[Widths]) -> pd.DataFrame:
     if len(table):
         table["p_holm"] = holm(table["p_value"].tolist())
         certain = (table["low"] > 0) & (table["p_holm"] <= ALPHA)
-        large = table["gain"] >= MARGIN * table["fp32"].abs()
+        # Of a return of 0 no gain is a share.
+        large = (table["gain"] >= MARGIN * table["fp32"].abs()) & (table["fp32"] != 0)
         table["sweet_spot"] = certain & large & (table["episodes"] >= MIN_EPISODES)
     return table
 

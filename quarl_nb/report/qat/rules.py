@@ -52,7 +52,7 @@ def qat_no_loss(records: pd.DataFrame, precisions: Sequence[str]) -> Finding:
     if table.empty:
         return _nothing(found, unlearned)
     kept, lost = at_least(table["p_no_loss"]), at_least(table["p_loss"])
-    text = f"{kept} of {len(table)} policies without loss, {lost} lose more than 5 %"
+    text = f"surely {kept} of {len(table)} policies without loss, {lost} lose more than 5 %"
     half = len(table) / 2
     return _decide(table, kept > half, lost >= half, text + left_out)
 
@@ -81,9 +81,9 @@ def qat_kept_until(records: pd.DataFrame) -> Finding:
     drops = np.minimum(p(below, "p_loss").min(axis=0) * len(below), 1)
     fails = np.minimum(p(above, "p_loss").min(axis=0) * len(above), 1)
     half, both = len(policies) / 2, at_least(np.maximum(keeps, drops))
-    text = (f"{at_least(keeps)} of {len(policies)} policies without loss at {_span(KEPT_BITS)} "
-            f"bits, {at_least(drops)} lose more than 5 % at {_span(LOST_BITS)}, {both} do both"
-            f"{left_out}")  # fmt: skip
+    text = (f"surely {at_least(keeps)} of {len(policies)} policies without loss at "
+            f"{_span(KEPT_BITS)} bits, {at_least(drops)} lose more than 5 % at "
+            f"{_span(LOST_BITS)}, {both} do both{left_out}")  # fmt: skip
     bad = max(at_least(fails, ALPHA / 2), at_least(stays, ALPHA / 2)) > half
     return _decide(table, both > half, bad, text)
 
@@ -128,8 +128,8 @@ def qat_beats_fp32(records: pd.DataFrame) -> Finding:
     p_gain, p_small = table["p_gain"].to_numpy(float), table["p_no_gain"].to_numpy(float)
     better, small = at_least(p_gain), at_least(p_small)
     same = at_least(np.where(p_gain <= ALPHA, 1.0, p_small))
-    text = (f"QAT earns more than fp32 in {better} of {len(table)} policies, "
-            f"certainly not by 5 % in {small}{left_out}{tied}")  # fmt: skip
+    text = (f"QAT surely earns more than fp32 in {better} of {len(table)} policies, "
+            f"not by 5 % in {small}{left_out}{tied}")  # fmt: skip
     half = len(table) / 2
     return _decide(table, better > half, same >= half, text, "smallest gain")
 
