@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import operator
 import time
 from collections.abc import Callable, Sequence
@@ -17,6 +18,9 @@ from quarl_nb.rl.atari import is_atari
 from quarl_nb.rl.envs import close, factory_for, make_vec, reset_slots
 from quarl_nb.rl.exploration import RandomActions, random_actions_of
 
+logger = logging.getLogger(__name__)
+
+ENDLESS_STEPS = 100_000  # after which an episode is told not to end; Atari's end after 27,000
 RETURN_DIGITS = 7  # all seventeen would be a third of a record of a thousand episodes
 
 
@@ -144,6 +148,7 @@ def _run_episodes(
     chance.begin(range(n), seeds[:n])
     state = policy.initial_state(n)
     generator = torch.Generator().manual_seed(seeds[0])
+    steps = 0  # since an episode ended
     while (active := episode >= 0).any():
         _check_finite("an observation", obs, active, env_id)
         if not active.all():  # an idle slot's may be NaN, for which a policy would refuse all
@@ -157,7 +162,12 @@ def _run_episodes(
         lengths[episode[active]] += 1
         finished = (terminated | truncated) & active
         if not finished.any():
+            steps += 1
+            if steps == ENDLESS_STEPS:
+                logger.warning("no episode of '%s' has ended in %d steps: has it a time limit "
+                               "(max_episode_steps)?", env_id, steps)
             continue
+        steps = 0
         slots = np.flatnonzero(finished)
         episode[slots] = -1
         slots = slots[: len(seeds) - next_episode]

@@ -17,8 +17,8 @@ class Task:
     Attributes:
         env_id: see `quarl_nb.rl.envs`.
         published: its name in Tables 2 and 3.
-        steps: Table 3's "steps trained"; where the return has not converged by then, although every
-            transition is sampled once or less (on two cores), more.
+        steps: of the environment, Table 3's "steps trained"; where the return has not converged by
+            then, although every transition is sampled once or less (on two cores), more.
         pull_period: Table 3's "model pull frequency", or fewer steps where that is too stale.
         width: of the policy's hidden layers; the paper's where the task can be learned with it.
         samples_per_insert: on two cores.

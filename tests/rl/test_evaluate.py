@@ -176,6 +176,15 @@ def test_the_last_observation_of_an_episode_may_be_anything(make_policy):
         assert evaluate(policy, "own", [5, 1, 2], n_envs=3, make=Exploding).lengths == [5, 1, 2]
 
 
+def test_episodes_that_do_not_end_are_told_once(monkeypatch, caplog):
+    monkeypatch.setattr("quarl_nb.rl.evaluate.ENDLESS_STEPS", 6)
+    assert evaluate(Still(), "short", [5, 6, 3], n_envs=1, make=SeedEnv).lengths == [5, 6, 3]
+    assert not caplog.records
+    evaluate(Still(), "long", [20], make=SeedEnv)
+    (record,) = caplog.records
+    assert record.message.startswith("no episode of 'long' has ended in 6 steps: has it a time")
+
+
 def test_the_same_seeds_give_the_same_returns():
     class Lean(Still):
         def act(self, obs, state=None, generator=None):
