@@ -208,8 +208,8 @@ SMOKE = {"algos": ["dqn"], "variants": ["fp32", "int8", "noise8", "learner8"], "
          "width": 32, "steps": 2000, "evaluations": 2, "episodes": 2}  # fmt: skip
 QUICK = SMOKE | {"algos": ["dqn", "ddpg"], "variants": [*VARIANTS], "seeds": [0, 1], "steps": 4000,
                  "evaluations": 4, "episodes": 5}  # fmt: skip
-# Whether int8 costs an algorithm 5 % takes more trainings than whether a quantized learner does.
+# Whether these cost an algorithm 5 % takes more trainings than whether rounding to nearest does.
 FULL = QUICK | {"algos": [*TRAININGS], "seeds": [*range(8)], "width": 64, "steps": 0,
-                "replicated": ["fp32", "int8"], "more_seeds": [*range(8, 24)],
+                "replicated": ["fp32", "int8", "learner8_stochastic"], "more_seeds": [*range(8, 24)],
                 "evaluations": 20, "episodes": 10}  # fmt: skip
 ACTORQ_VARIANTS = VariantStudy("actorq_variants", {"smoke": SMOKE, "quick": QUICK, "full": FULL})
