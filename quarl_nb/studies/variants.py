@@ -210,6 +210,6 @@ QUICK = SMOKE | {"algos": ["dqn", "ddpg"], "variants": [*VARIANTS], "seeds": [0,
                  "evaluations": 4, "episodes": 5}  # fmt: skip
 # Whether these cost an algorithm 5 % takes more trainings than whether rounding to nearest does.
 FULL = QUICK | {"algos": [*TRAININGS], "seeds": [*range(8)], "width": 64, "steps": 0,
-                "replicated": ["fp32", "int8", "learner8_stochastic"], "more_seeds": [*range(8, 24)],
-                "evaluations": 20, "episodes": 10}  # fmt: skip
+                "replicated": ["fp32", "int8", "learner8_stochastic"],
+                "more_seeds": [*range(8, 24)], "evaluations": 20, "episodes": 10}  # fmt: skip
 ACTORQ_VARIANTS = VariantStudy("actorq_variants", {"smoke": SMOKE, "quick": QUICK, "full": FULL})
