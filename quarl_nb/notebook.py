@@ -16,10 +16,11 @@ from quarl_nb.errors import QuarlError, UnavailableError, check_choice
 from quarl_nb.report.claims import FAMILIES, Claim
 from quarl_nb.report.labels import PUBLIC
 from quarl_nb.report.style import STYLE, NothingToDrawError
-from quarl_nb.store import ResultStore
+from quarl_nb.store import PROFILES, ResultStore
 
 FIRST_PROFILE = "quick"  # what a notebook measures where nothing is recorded and none is chosen
 PIXELS_PER_IN = 125  # of a figure on the page; the picture itself has STYLE's savefig.dpi
+BEST = PROFILES[0]  # what takes hours to measure
 LONG_TEXT = 40  # characters of a table cell that may be broken into lines
 SHOWN_PACKAGES = ("torch", "numpy", "stable-baselines3", "gymnasium", "ale-py", "mujoco")
 MEASURED = {"policy": "policies", "task": "tasks", "network": "networks"}  # column -> its words
@@ -40,7 +41,8 @@ def load_records(
         studies: run, if `recompute` or if they have no records; the others are only read.
         profile: None means the best profile with records, else `FIRST_PROFILE`.
         policies: names; None means all that have records (or that the profile names).
-        unasked: run policies that have no records without `recompute` too; not what takes hours.
+        unasked: run policies that have no records without `recompute` too; not what takes hours,
+            as all of the best profile does, which no notebook begins on its own.
 
     Raises:
         QuarlError: no such profile, or a policy has no records (others do) and was not measured
@@ -52,6 +54,9 @@ def load_records(
         wanted = None if policies is None else _names_in(study, policies)
         if not recompute:
             wanted = _without_records(frames[study], wanted) if unasked else []
+            if wanted is None and profile == BEST:
+                print(f"{study} {profile}: nothing is recorded; recompute=True measures it (hours)")
+                wanted = []
         if study in studies and wanted != []:
             at = profile or store.best_profile(study) or FIRST_PROFILE
             parameters = {} if wanted is None else {"policies": wanted}

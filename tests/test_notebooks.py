@@ -446,6 +446,24 @@ def test_without_records_the_study_is_run_and_only_then(tmp_path):
     assert files_of(store).keys() == before.keys() and files_of(store) != before
 
 
+def test_what_takes_hours_is_run_only_if_asked_for(tmp_path, monkeypatch, capsys):
+    measured = []
+
+    def measure(study, profile, *arguments, parameters, **options):
+        measured.append((profile, parameters))
+        return RunSummary(done=0, skipped=0, failed=0, total=0)
+
+    monkeypatch.setattr("quarl_nb.runner.run_study", measure)
+    store = ResultStore(tmp_path)
+    assert load_records(store, ["weights"], "full")["weights"].empty and not measured
+    assert capsys.readouterr().out == (
+        "weights full: nothing is recorded; recompute=True measures it (hours)\n")  # fmt: skip
+    load_records(store, ["weights"], "quick")
+    load_records(store, ["weights"], "full", ["ppo-CartPole-v1"])
+    load_records(store, ["weights"], "full", recompute=True)
+    assert measured == [("quick", {}), ("full", {"policies": ["ppo-CartPole-v1"]}), ("full", {})]
+
+
 def test_a_policy_without_records_is_named(store):
     with pytest.raises(QuarlError, match="'ppo-CartPol-v1'; did you mean 'ppo-CartPole-v1'"):
         load_records(store, ["ptq"], None, ["ppo-CartPol-v1"])  # nothing of that name to measure

@@ -122,8 +122,8 @@ class Graph:
         return self.op("Conv", x, weight, bias, **self.conv_attributes(module))
 
     def conv_attributes(self, module: nn.Conv2d) -> dict[str, Any]:
-        if isinstance(module.padding, str) or module.padding_mode != "zeros":
-            raise self.unsupported("conv2d", module, "padding must be numbers, of zeros")
+        if isinstance(module.padding, str):
+            raise self.unsupported("conv2d", module, "padding must be numbers")
         return {
             "strides": list(module.stride),
             "pads": [*module.padding, *module.padding],
