@@ -150,8 +150,7 @@ def ratio(base: Floats, here: Floats, runs: int) -> list[tuple[str, float]]:
 
     Args:
         base, here: the estimate first, then redrawn; infinite where never reached, so that the
-            ratio is 0 if that is here, infinite if it is the base, and NaN if it is both. Such an
-            estimate has no other end while so few runs could agree by chance (`least_p`).
+            ratio is 0 if that is here, infinite if it is the base, and NaN if it is both.
         runs: of the side that has fewer; a single one has no interval.
     """
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -161,17 +160,16 @@ def ratio(base: Floats, here: Floats, runs: int) -> list[tuple[str, float]]:
     for names, alpha in ((("_low", "_high"), ALPHA), (("_least", "_most"), ALPHA / TASKS)):
         ends = [float("nan")] * 2
         if runs > 1 and len(draws):
-            ends = _ends(ratios[0], draws, expanded_reach(runs, 1 - alpha))
-            if least_p(runs) > alpha / 2:
-                ends = [0.0 if np.isinf(ratios[0]) else ends[0],
-                        np.inf if ratios[0] == 0 else ends[1]]  # fmt: skip
+            ends = _ends(ratios[0], draws, runs, alpha)
         found += zip(names, ends, strict=True)
     return found
 
 
-def _ends(value: float, draws: Floats, reach: float) -> list[float]:
-    """Percentiles of redrawn ratios, as far out as normal quantiles of `reach` are; where that is
-    beyond so many draws, so many of their standard deviations, of the logarithm, from `value`."""
+def _ends(value: float, draws: Floats, runs: int, alpha: float) -> list[float]:
+    """Percentiles of redrawn ratios, as far out as normal quantiles of `expanded_reach` are; where
+    that is beyond so many draws, so many of their standard deviations, of the logarithm, from
+    `value`. One of 0 or infinity has no other end where so few runs may agree by chance."""
+    reach = expanded_reach(runs, 1 - alpha)
     tail = float(norm.sf(reach))
     # Infinite draws must not be interpolated.
     low, high = np.quantile(draws, [tail, 1 - tail], method="inverted_cdf").tolist()
@@ -179,4 +177,6 @@ def _ends(value: float, draws: Floats, reach: float) -> list[float]:
     if tail * len(draws) < 1 and len(logs):
         further = np.exp(reach * logs.std())
         low, high = min(low, value / further), max(high, value * further)
+    if least_p(runs) > alpha / 2:
+        low, high = 0.0 if np.isinf(value) else low, np.inf if value == 0 else high
     return [low, high]
