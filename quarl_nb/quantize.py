@@ -8,15 +8,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import gymnasium as gym
 import pandas as pd
 import torch
 
 from quarl_nb.errors import QuarlError, check_counts, check_seeds
 from quarl_nb.quant import parse_precision
 from quarl_nb.report.losses import paired_losses
-from quarl_nb.rl.envs import close, factory_for, make_vec, named_by_file
+from quarl_nb.rl.envs import named_by_file
 from quarl_nb.rl.exploration import random_actions_of
+from quarl_nb.rl.fits import check_fits
 from quarl_nb.rl.policies import PolicyNet, load_policy
 from quarl_nb.studies.policies import Subject, TrainedPolicies
 from quarl_nb.studies.ptq import FIRST_SEED, measure_policy
@@ -122,40 +122,3 @@ def load_acting(
         raise QuarlError(f"'{source}' does not say where it acts: name it (--env, env_id=)")
     check_fits(net, env_id)
     return net, env_id
-
-
-def check_fits(net: PolicyNet, env_id: str) -> None:
-    """Refuse an environment whose observations or actions are not those of the policy.
-
-    Raises:
-        QuarlError: names what the policy has and what the environment wants, which may be
-            actions of a kind that no policy has.
-    """
-    env = make_vec(env_id, 1, make=factory_for(net, env_id))
-    observations, actions = env.single_observation_space, env.single_action_space
-    close(env)
-    shape, head = net.spec.obs_shape, net.spec.head
-    if observations.shape != shape:
-        raise QuarlError(f"the policy takes observations of shape {list(shape)}, '{env_id}' gives "
-                         f"{list(observations.shape or ())}")
-    count = net(torch.zeros(1, *shape)).shape[1]
-    has = f"{count} discrete actions" if head.discrete else f"actions of shape {list(head.shape)}"
-    wants = _name_actions(actions, env_id)
-    if has != wants:
-        raise QuarlError(f"the policy has {has}, '{env_id}' takes {wants}")
-    if isinstance(actions, gym.spaces.Box) and not head.spans(actions):
-        raise QuarlError(
-            f"the policy's actions go from {min(head.low):g} to {max(head.high):g}, those of "
-            f"'{env_id}' from {actions.low.min():g} to {actions.high.max():g}: name the "
-            "environment that it was trained in"
-        )
-
-
-def _name_actions(space: gym.Space, env_id: str) -> str:
-    if isinstance(space, gym.spaces.Box):
-        return f"actions of shape {list(space.shape)}"
-    if not isinstance(space, gym.spaces.Discrete):
-        raise QuarlError(f"'{env_id}' takes {type(space).__name__} actions; known: Box, Discrete")
-    if space.start != 0:  # heads count from 0, as stable-baselines3's policies do
-        raise QuarlError(f"'{env_id}' counts its actions from {space.start}; known: from 0")
-    return f"{space.n} discrete actions"

@@ -9,7 +9,7 @@ import gymnasium as gym
 import numpy as np
 import torch
 
-from quarl_nb.actorq.environments import close, make_checked, n_outputs
+from quarl_nb.actorq.environments import close, make_checked
 from quarl_nb.actorq.exploration import exploration
 from quarl_nb.actorq.quantizer import deserialize
 from quarl_nb.actorq.settings import ActorTask, Orders, Transitions
@@ -17,6 +17,8 @@ from quarl_nb.actorq.timed import Timed
 from quarl_nb.actorq.variables import Variables
 from quarl_nb.errors import QuarlError, users_own
 from quarl_nb.inference import Engine, open_engine
+from quarl_nb.rl.envs import check_apart
+from quarl_nb.rl.fits import n_outputs
 
 ACTIVITIES = ("environment", "inference", "pull", "deserialize", "load", "send", "wait")
 
@@ -62,6 +64,7 @@ class Actor(Timed):
         """Make the environments, each with a seed of its own; their first observations."""
         for _ in range(self.task.settings.envs_per_actor):
             self.envs.append(make_checked(self.task.make_env, self.task.spec))
+        check_apart(self.envs)
         seeds = [int(seed) for seed in self._rng.integers(2**31, size=len(self.envs))]
         with users_own("environment"):
             first = [env.reset(seed=seed)[0] for env, seed in zip(self.envs, seeds, strict=True)]

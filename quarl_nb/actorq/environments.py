@@ -9,8 +9,6 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
-import torch
-from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from stable_baselines3.common.vec_env import (
@@ -19,11 +17,11 @@ from stable_baselines3.common.vec_env import (
     VecTransposeImage,
     unwrap_vec_wrapper,
 )
-from torch import nn
 
-from quarl_nb.errors import QuarlError, brief, one_line, users_own
+from quarl_nb.errors import QuarlError, one_line, users_own
 from quarl_nb.rl.atari import is_atari
 from quarl_nb.rl.envs import channels_first, close, made_by, make_env, silence_mujoco_deprecations
+from quarl_nb.rl.fits import check_spaces
 from quarl_nb.rl.spec import PolicySpec
 
 MONITOR = "stable_baselines3.common.monitor:Monitor"
@@ -124,32 +122,11 @@ def make_checked(make_env: Callable[[], gym.Env], spec: PolicySpec) -> gym.Env:
     env = made_by(make_env)
     try:
         _refuse_normalizers(env)
-        _check_spaces(env, spec)
+        check_spaces(spec, env.observation_space, env.action_space)
     except BaseException:
         close(env)
         raise
     return env
-
-
-def _check_spaces(env: gym.Env, spec: PolicySpec) -> None:
-    if env.observation_space.shape != spec.obs_shape:
-        raise QuarlError(
-            f"the environment's observations are {brief(env.observation_space)}, "
-            f"the policy takes shape {list(spec.obs_shape)}"
-        )
-    space, head, count = env.action_space, spec.head, n_outputs(spec)
-    if head.discrete:
-        wanted = f"Discrete({count})"
-        fits = isinstance(space, spaces.Discrete) and (space.n, space.start) == (count, 0)
-    else:
-        wanted = f"shape {list(head.shape)} from {min(head.low)} to {max(head.high)}"
-        fits = (
-            isinstance(space, spaces.Box)
-            and space.shape == head.shape
-            and head.spans(space)
-        )
-    if not fits:
-        raise QuarlError(f"the environment's actions are {brief(space)}, the policy's {wanted}")
 
 
 def _refuse_normalizers(env: gym.Env) -> None:
@@ -158,19 +135,6 @@ def _refuse_normalizers(env: gym.Env) -> None:
         if isinstance(env, gym.wrappers.NormalizeObservation | gym.wrappers.NormalizeReward):
             raise QuarlError(f"ActorQ's actors step raw environments: no {type(env).__name__}")
         env = env.env
-
-
-def n_outputs(spec: PolicySpec) -> int:
-    """How many outputs a policy has: one for each discrete action or continuous dimension."""
-    if not spec.head.discrete:
-        return len(spec.head.low)
-    network = nn.Sequential(*(layer.build() for layer in spec.layers)).eval()
-    # Weights of zero, since torch imports its compiler (2 s) to run a network without any.
-    shapes = network.state_dict().items()
-    zeros = {name: torch.zeros(like.shape, dtype=like.dtype) for name, like in shapes}
-    network.load_state_dict(zeros, assign=True)
-    with torch.no_grad():
-        return network(torch.zeros(1, *spec.obs_shape)).shape[1]
 
 
 def random_observations(

@@ -10,6 +10,7 @@ from quarl_nb.actorq.quantizer import make_variables
 from quarl_nb.actorq.run import Run
 from quarl_nb.actorq.settings import ActorTask
 from quarl_nb.actorq.variables import Variables
+from quarl_nb.rl.envs import check_apart
 
 
 def run_serial(run: Run, tasks: Sequence[ActorTask]) -> None:
@@ -24,6 +25,7 @@ def run_serial(run: Run, tasks: Sequence[ActorTask]) -> None:
     try:
         for task in tasks:
             actors.append(Actor(task))
+        check_apart([env for actor in actors for env in actor.envs])
         run.start_clock()
         turns = itertools.cycle(actors)
         while not run.finished:

@@ -39,7 +39,8 @@ def export_command(options: argparse.Namespace) -> int:
     """Write a folder that runs a policy on a board: ONNX, plain C and a benchmark."""
     from quarl_nb.cli.policies import policy_source
     from quarl_nb.edge.export import check_exportable, export_policy
-    from quarl_nb.quantize import check_fits, load_acting
+    from quarl_nb.quantize import load_acting
+    from quarl_nb.rl.fits import check_fits
     from quarl_nb.rl.observations import CALIBRATION_STEPS, collect_observations
     from quarl_nb.rl.policies import load_policy
 

@@ -137,7 +137,8 @@ def load_checkpoint(path: Path, model: BaseAlgorithm) -> Progress:
         variables = _variables(model)
         with torch.no_grad():
             for name, tensor in state.get("variables", {}).items():
-                variables[name].copy_(tensor)
+                if variables[name].requires_grad:  # learned; a fixed one is the algorithm's own
+                    variables[name].copy_(tensor)
         for name, rms in _running_statistics(model).items():
             saved = state["normalizer"][name]
             rms.mean, rms.var = saved["mean"].numpy(), saved["var"].numpy()

@@ -67,10 +67,10 @@ def make_env(env_id: str) -> gym.Env:
 def _rescaled(env_id: str) -> gym.Env:
     env = make_env(env_id)
     space = env.observation_space
-    if not isinstance(space, gym.spaces.Box) or len(space.shape) != 1 or not space.is_bounded():
-        raise QuarlError(
-            f"'{RESCALED}' is of vectors with finite bounds, not of '{env_id}': {brief(space)}"
-        )
+    if not (isinstance(space, gym.spaces.Box) and len(space.shape) == 1 and space.is_bounded()
+            and space.dtype.kind == "f" and (space.low < space.high).all()):  # fmt: skip
+        raise QuarlError(f"'{RESCALED}' is of vectors of floats between finite bounds that differ, "
+                         f"not of '{env_id}': {brief(space)}")
     return gym.wrappers.RescaleObservation(env, np.float32(-1), np.float32(1))
 
 
@@ -100,7 +100,9 @@ def make_vec(
         return gym.make_vec(env_id, num_envs=n_envs)
     made = partial(made_by, make or partial(make_env, env_id))
     with users_own("environment"):
-        return SyncVectorEnv([made] * n_envs, autoreset_mode=AutoresetMode.NEXT_STEP)
+        vec = SyncVectorEnv([made] * n_envs, autoreset_mode=AutoresetMode.NEXT_STEP)
+    check_apart(vec.envs)
+    return vec
 
 
 def made_by(make: Callable[[], gym.Env]) -> gym.Env:
@@ -115,6 +117,17 @@ def made_by(make: Callable[[], gym.Env]) -> gym.Env:
         kind = type(env).__name__
         raise QuarlError(f"the function that makes environments returned {kind}, not a gym.Env")
     return env
+
+
+def check_apart(envs: Sequence[gym.Env]) -> None:
+    """Refuse one environment in two places, whose episodes would mix.
+
+    Raises:
+        QuarlError: the user's function makes the same one each time.
+    """
+    if len({id(env.unwrapped) for env in envs}) < len(envs):
+        raise QuarlError("the function that makes environments returned the same one twice: it "
+                         "must make a new one each time")  # fmt: skip
 
 
 def factory_for(policy: Any, env_id: str) -> Callable[[], gym.Env] | None:

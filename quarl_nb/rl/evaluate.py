@@ -17,6 +17,7 @@ from quarl_nb.errors import QuarlError, brief, check_counts, check_seeds, users_
 from quarl_nb.rl.atari import is_atari
 from quarl_nb.rl.envs import close, factory_for, make_vec, reset_slots
 from quarl_nb.rl.exploration import RandomActions, random_actions_of
+from quarl_nb.rl.fits import check_acting
 
 logger = logging.getLogger(__name__)
 
@@ -100,7 +101,8 @@ def evaluate(
     Raises:
         QuarlError: a seed that environments do not take, no episode, `n_envs` below 1; no such
             environment, or it raised something, or gave an observation or a reward that is NaN or
-            infinite; or the policy made NaN of an observation.
+            infinite; or the policy made NaN of an observation, or has a `spec` whose spaces are
+            others.
     """
     seeds = _checked(seeds)
     if n_envs is None:
@@ -113,6 +115,7 @@ def evaluate(
     started = time.perf_counter()
     env = make_vec(env_id, n_envs, make=make or factory_for(policy, env_id))
     try:
+        check_acting(policy, env, env_id)
         chance = RandomActions(env.single_action_space, n_envs, random_actions)
         returns, lengths = _run_episodes(policy, env, env_id, seeds, chance)
     finally:

@@ -11,6 +11,7 @@ import torch
 
 from quarl_nb.errors import users_own
 from quarl_nb.rl.envs import close, factory_for, make_vec
+from quarl_nb.rl.fits import check_acting
 
 CALIBRATION_ENVS = 8
 CALIBRATION_STEPS = 2_000  # in all
@@ -33,12 +34,13 @@ def collect_observations(
     may ignore the result.
 
     Raises:
-        QuarlError: no such environment, or it raised something.
+        QuarlError: no such environment, of other spaces than the policy's, or it raised something.
     """
     env = make_vec(env_id, CALIBRATION_ENVS, make=make or factory_for(policy, env_id))
     generator = torch.Generator().manual_seed(seed)
     seen = []
     try:
+        check_acting(policy, env, env_id)
         with users_own("environment"):
             obs, _ = env.reset(seed=seed)
         state = policy.initial_state(CALIBRATION_ENVS)

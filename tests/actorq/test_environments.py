@@ -172,16 +172,17 @@ def test_an_environment_of_other_spaces_than_the_policys_is_refused(small_dqn, c
             self.action_space = gym.spaces.Discrete(7)
 
     model = small_dqn(counter())
-    fails(r"actions are Discrete\(7\), the policy's Discrete\(3\)", model, Seven)
-    fails(r"actions are Box.*, the policy's Discrete\(3\)", model, lambda: counter(discrete=False))
-    fails(r"observations are Box\(.*, the policy takes shape \[2\]", model, Five)
+    fails("policy has 3 discrete actions, the environment takes 7 discrete actions", model, Seven)
+    fails(r"policy has 3 discrete actions, the environment takes actions of shape \[2\]", model,
+          lambda: counter(discrete=False))
+    fails(r"takes observations of shape \[2\], the environment gives \[5\]", model, Five)
     model = SAC("MlpPolicy", "Pendulum-v1", device="cpu")
 
     def stronger():
         box = gym.spaces.Box(-5.0, 5.0, (1,), np.float32)
         return gym.wrappers.RescaleAction(gym.make("Pendulum-v1"), box.low, box.high)
 
-    fails(r"actions are Box\(-5.*, the policy's shape \[1\] from -2.0 to 2.0", model, stronger)
+    fails("actions go from -2 to 2, those of the environment from -5 to 5", model, stronger)
 
 
 @pytest.mark.parametrize("own, actors, refused", [
@@ -213,6 +214,14 @@ def test_observations_that_the_replay_buffer_would_cut_to_integers_are_refused(
     assert len(closed) == 1
 
 
+@pytest.mark.parametrize(("n_actors", "envs_per_actor"), [(1, 2), (2, 1)])
+def test_one_environment_is_not_stepped_in_two_places(small_dqn, counter, n_actors, envs_per_actor):
+    shared = counter()
+    with pytest.raises(QuarlError, match="returned the same one twice"):
+        ActorQ(small_dqn(counter()), lambda: shared, "serial", n_actors=n_actors,
+               envs_per_actor=envs_per_actor).learn(60, progress_bar=False)  # fmt: skip
+
+
 @pytest.mark.parametrize("refused", ["spaces", "NormalizeReward"])
 def test_an_environment_that_is_refused_is_closed(counter, mlp_policy, refused):
     closed = []
@@ -223,7 +232,7 @@ def test_an_environment_that_is_refused_is_closed(counter, mlp_policy, refused):
             raise RuntimeError("of its own")  # must not hide why it was refused
 
     make = Closing if refused == "spaces" else lambda: gym.wrappers.NormalizeReward(Closing())
-    with pytest.raises(QuarlError, match="raw environments|takes shape"):
+    with pytest.raises(QuarlError, match="raw environments|of shape"):
         make_checked(make, mlp_policy(5 if refused == "spaces" else 2, (4,), 3).spec)
     assert len(closed) == 1
 

@@ -295,6 +295,13 @@ def test_the_entropy_coefficient_of_sac_comes_back(tmp_path):
     assert learned is other.log_ent_coef  # and it goes on being learned
 
 
+def test_a_fixed_entropy_coefficient_is_the_algorithms_own(tmp_path):
+    save_checkpoint(tmp_path / "c.pt", sac(ent_coef=0.1), Progress(timesteps=0))
+    other = sac(ent_coef=0.5)
+    load_checkpoint(tmp_path / "c.pt", other)
+    assert other.ent_coef_tensor.item() == 0.5
+
+
 def test_a_checkpoint_of_a_gpu_is_read_without_one(tmp_path, monkeypatch):
     saved = model()
     monkeypatch.setattr(torch.serialization, "location_tag", lambda storage: "cuda:0")

@@ -162,8 +162,29 @@ def test_rescaled_observations_are_the_same_ones_from_their_bounds_to_one():
 
 @pytest.mark.parametrize("env_id", ["CartPole-v1", "FrozenLake-v1", "dm:cartpole-balance"])
 def test_only_vectors_with_bounds_can_be_rescaled(env_id):
-    with pytest.raises(QuarlError, match=f"vectors with finite bounds, not of '{env_id}': "):
+    with pytest.raises(QuarlError, match=f"vectors of floats .*, not of '{env_id}': "):
         make_env(f"rescaled:{env_id}")
+
+
+@pytest.mark.parametrize(("high", "dtype"), [([5, 5], np.int64), ([5, 5], np.uint8), ([5, 0], np.float32)])
+def test_integers_and_what_never_changes_cannot_be_rescaled(high, dtype):
+    class Own(gym.Env):
+        observation_space = gym.spaces.Box(0, np.array(high, dtype), (2,), dtype)
+        action_space = gym.spaces.Discrete(2)
+
+    gym.register("Own-v0", Own)
+    try:
+        with pytest.raises(QuarlError, match="vectors of floats between finite bounds that differ"):
+            make_env("rescaled:Own-v0")
+    finally:
+        del gym.registry["Own-v0"]
+
+
+def test_one_environment_is_not_stepped_in_two_places():
+    shared = make_env("CartPole-v1")
+    with pytest.raises(QuarlError, match="it must make a new one each time"):
+        make_vec("own", 2, make=lambda: shared)
+    assert make_vec("own", 1, make=lambda: shared).num_envs == 1
 
 
 def test_rom_names():

@@ -7,12 +7,13 @@ from contextlib import nullcontext
 import gymnasium as gym
 import numpy as np
 import pytest
+import torch
 
 from quarl_nb.cli import main
 from quarl_nb.errors import QuarlError
 from quarl_nb.inference import fast_policy
-from quarl_nb.quantize import check_fits
 from quarl_nb.rl.evaluate import evaluate
+from quarl_nb.rl.fits import check_fits
 from quarl_nb.rl.observations import collect_observations
 from quarl_nb.rl.policies import Head, save_policy
 
@@ -82,6 +83,30 @@ def test_actions_that_are_not_the_policys_are_refused(
     for net in (policy_of(3, 4, 5), make_policy((3, 4, 5), *layers, head=head)):
         with pytest.raises(QuarlError, match=message):
             check_fits(net, ENV_ID)
+
+
+@pytest.mark.parametrize("run", [
+    lambda net, make: evaluate(net, "own", range(3), make=make),
+    lambda net, make: collect_observations(net, "own", 16, seed=0, make=make),
+])  # fmt: skip
+@pytest.mark.parametrize(("name", "space", "message"), [
+    ("observation_space", gym.spaces.Dict(x=gym.spaces.Discrete(2)), r"'own' gives Dict\("),
+    ("observation_space", gym.spaces.Tuple([gym.spaces.Discrete(2)]), r"'own' gives Tuple\("),
+    ("action_space", gym.spaces.Discrete(5), "'own' takes 5 discrete actions"),
+])  # fmt: skip
+def test_no_episode_is_run_of_other_spaces(policy_of, monkeypatch, run, name, space, message):
+    monkeypatch.setattr(Stripes, name, space)
+    with pytest.raises(QuarlError, match=f"^the policy .*, {message}"):
+        run(policy_of(4, 5, 3), Stripes)
+
+
+def test_checking_a_policy_draws_no_random_numbers(policy_of):
+    torch.manual_seed(3)
+    check_fits(policy_of(3, 4, 5), ENV_ID)
+    drawn = torch.rand(1)
+    torch.manual_seed(3)
+    policy_of(3, 4, 5)
+    assert torch.equal(drawn, torch.rand(1))
 
 
 def test_actions_of_another_range_are_refused(make_policy, monkeypatch):
