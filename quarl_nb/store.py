@@ -8,11 +8,13 @@ import json
 import math
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from quarl_nb.choice import of_present_policies, one_of_each_cell
 from quarl_nb.errors import QuarlError, check_choice
 from quarl_nb.paths import locked, make_writable, project_root, sweep, write_atomically
 from quarl_nb.study import Cell, canonical_json
@@ -34,15 +36,18 @@ class ResultStore:
         root: the folder of the records; by default `data/records` of the project.
         planned: study and profile -> the keys that it measures today (`studies.planned_keys`), by
             which `chosen` tells which of a cell's records to show; by default none is known.
+        weights_of: policy -> the SHA-256 of the weights that lie under that name today, if any do
+            (`studies.weights_of`), by which `chosen` leaves out what lay there before.
     """
 
     def __init__(
         self,
         root: str | Path | None = None,
         planned: Callable[[str, str], Collection[str]] | None = None,
+        weights_of: Callable[[str], str | None] | None = None,
     ) -> None:
         self.root = Path(root) if root is not None else project_root() / "data" / "records"
-        self.planned = planned
+        self.planned, self.weights_of = planned, weights_of
 
     def path(self, study: str, profile: str, key: str) -> Path:
         """The file of a record, whether or not it exists."""
@@ -166,11 +171,9 @@ class ResultStore:
                 return profile
         return None
 
-    def chosen(self, study: str, profile: str | None = None) -> list[dict[str, Any]]:
-        """One record a cell and device, sorted by key: a planned one, else the newest.
-
-        A cell has several if it was measured with several budgets: those of `--set`, or of a
-        profile that has changed since. A learner's device is one that changes what is measured.
+    def chosen(self, study: str, profile: str | None = None) -> list[Mapping[str, Any]]:
+        """The records to show, sorted by key: one a cell and device (`one_of_each_cell`), of what
+        lies under a policy's name today (`of_present_policies`).
 
         Args:
             profile: by default the best that has records.
@@ -181,19 +184,11 @@ class ResultStore:
         if profile is not None:
             check_choice("profile", profile, PROFILES)
         profile = profile or self.best_profile(study)
-        cells: dict[str, list[dict[str, Any]]] = {}
-        for record in self.records(study, profile) if profile else []:
-            measured = [record["cell"], record["budget"].get("device")]
-            cells.setdefault(canonical_json(measured), []).append(record)
-        planned: Collection[str] = ()
-        # Asked only where it decides: planning loads the study, and torch with it.
-        if profile and self.planned and any(len(found) > 1 for found in cells.values()):
-            planned = self.planned(study, profile)
-        best = (
-            max(found, key=lambda record: (record["key"] in planned, *_age_order(record)))
-            for found in cells.values()
-        )
-        return sorted(best, key=lambda record: str(record["key"]))
+        if profile is None:
+            return []
+        records = of_present_policies(self.records(study, profile), self.weights_of)
+        planned = self.planned and partial(self.planned, study, profile)
+        return one_of_each_cell(records, planned)
 
     def frame(self, study: str, profile: str | None = None) -> pd.DataFrame:
         """One row a cell, its `chosen` record; by default of the best profile that has records.
@@ -273,7 +268,3 @@ def _checksum(record: Mapping[str, Any]) -> str:
     """SHA-256 of a record's canonical JSON without its own checksum."""
     rest = {name: value for name, value in record.items() if name != "sha256"}
     return hashlib.sha256(canonical_json(rest).encode()).hexdigest()
-
-
-def _age_order(record: Mapping[str, Any]) -> tuple[int, str]:
-    return record["schema_version"], record.get("provenance", {}).get("start_time", "")

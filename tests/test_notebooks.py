@@ -294,13 +294,16 @@ def test_weights_that_lose_nothing_by_quantization_are_shown_too(tmp_path, shown
 
 @pytest.mark.parametrize(
     ("name", "chosen"),
-    # Policies that have no record are measured in minutes unasked: so there, none is chosen.
-    [("01_ptq_tables", {"policies": []}), ("03_qat_bit_sweep", {}), ("05_mixed_precision", {})],
+    # What takes minutes is measured unasked: so there, what takes hours is chosen.
+    [("01_ptq_tables", {"profile": "full"}), ("02_sweet_spot", {"profile": "full"}),
+     ("04_weight_distributions", {"profile": "full"}), ("03_qat_bit_sweep", {}),
+     ("05_mixed_precision", {})],
 )
 def test_an_empty_store_is_told_and_no_training_is_started(name, chosen, tmp_path, shown):
     text = shown(name, records=str(tmp_path / "none"), **chosen)
     assert not (tmp_path / "none").exists()
-    assert "**Nothing is measured yet**" in text and "nothing is recorded" in text
+    assert re.search(r"\*\*Nothing is measured yet\*\*|\*Nothing to draw: ", text)
+    assert "nothing is recorded" in text
     assert "- **not measured**: “" in text and "<picture>" not in text
 
 
@@ -469,6 +472,13 @@ def test_a_policy_without_records_is_named(store):
         load_records(store, ["ptq"], None, ["ppo-CartPol-v1"])  # nothing of that name to measure
     with pytest.raises(QuarlError, match="policy with records 'public/ppo-CartPole-v1'"):
         load_records(store, ["ptq"], None, ["public/ppo-CartPole-v1"])
+
+
+def test_an_empty_choice_is_refused_and_none_is_all(store):
+    with pytest.raises(QuarlError, match=r"^policies: none is named; all are if .* \(None\)$"):
+        load_records(store, ["ptq"], None, [])
+    with pytest.raises(QuarlError, match="^tasks: none is named"):
+        load_runs(store, ["actorq"], tasks=[])
 
 
 def test_of_several_policies_those_without_records_are_measured(store, monkeypatch):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -81,5 +82,6 @@ def edge_command(options: argparse.Namespace) -> int:
 
     for path in import_result(options.result, ResultStore(options.records)):
         print(path)
-    print("notebook 10 shows it beside the others")
+    folder = f" --set records={shlex.quote(str(options.records))}" if options.records else ""
+    print(f"to see it: quarl-nb render 10_pi_deployment --out my_notebooks{folder}")
     return 0

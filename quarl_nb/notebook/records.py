@@ -36,9 +36,10 @@ def load_records(
             as all of the best profile does, which no notebook begins on its own.
 
     Raises:
-        QuarlError: no such profile, or a policy has no records (others do) and was not measured
-            now.
+        QuarlError: no such profile, no policy is named, or one has no records (others do) and was
+            not measured now.
     """
+    _check_named("policy", policies)
     frames = {}
     for study in dict.fromkeys([*studies, *(n for s in studies for n in FAMILIES.get(s, ()))]):
         frames[study] = store.frame(study, profile)
@@ -76,8 +77,10 @@ def load_runs(
             to choose from are then only read, and whole.
 
     Raises:
-        QuarlError: no such profile, or a task has no records (others do) and was not measured now.
+        QuarlError: no such profile, no task is named, or one has no records (others do) and was not
+            measured now.
     """
+    _check_named("task", tasks)
     frames = {}
     recorded: set[str] = set()
     for study in studies:
@@ -114,6 +117,11 @@ def _without_records(frame: pd.DataFrame, wanted: list[str] | None) -> list[str]
     if frame.empty:
         return wanted
     return [name for name in wanted or () if name not in {*frame["policy"]}]
+
+
+def _check_named(what: str, names: Sequence[str] | None) -> None:
+    if names is not None and not names:
+        raise QuarlError(f"{CHOSEN_BY[what]}: none is named; all are if it is left out (None)")
 
 
 def _check_recorded(

@@ -40,10 +40,11 @@ def get_study(name: str) -> Study:
 
 
 def open_records(root: str | Path | None = None) -> ResultStore:
-    """The records under `root`, where a cell's planned record is shown before any other of it."""
+    """The records under `root`, where a cell's planned record is shown before any other of it, and
+    those of a policy that lies in data/policies before those of what lay there."""
     from quarl_nb.store import ResultStore
 
-    return ResultStore(root, planned_keys)
+    return ResultStore(root, planned_keys, weights_of)
 
 
 def planned_keys(study: str, profile: str) -> frozenset[str]:
@@ -60,3 +61,13 @@ def planned_keys(study: str, profile: str) -> frozenset[str]:
         return frozenset(job.key for job in plan(get_study(study), profile))
     except QuarlError:
         return frozenset()
+
+
+def weights_of(policy: str) -> str | None:
+    """The SHA-256 of the weights of one's own policy in data/policies; None where none lies."""
+    from quarl_nb.studies.policies import TrainedPolicies
+
+    try:
+        return TrainedPolicies().version(policy).get("tensors_sha256")
+    except QuarlError:
+        return None

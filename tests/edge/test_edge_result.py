@@ -173,6 +173,7 @@ def test_export_and_import_from_the_command_line(tmp_path, capsys):
     subprocess.run([sys.executable, "benchmark.py", "--seconds", "0.01"], cwd=folder, check=True)
     records = ["--records", str(tmp_path / "records")]
     assert main(["edge", "import", str(folder / "result.json"), *records]) == 0
+    assert f"--set records={records[1]}" in capsys.readouterr().out
     frame = ResultStore(tmp_path / "records").frame("edge_board")
     assert list(frame["policy"]) == ["ppo-CartPole-v1"] and frame["observations"][0] == 256
     assert len(frame["tensors_sha256"][0]) == 64

@@ -166,7 +166,9 @@ def test_only_vectors_with_bounds_can_be_rescaled(env_id):
         make_env(f"rescaled:{env_id}")
 
 
-@pytest.mark.parametrize(("high", "dtype"), [([5, 5], np.int64), ([5, 5], np.uint8), ([5, 0], np.float32)])
+@pytest.mark.parametrize(("high", "dtype"), [
+    ([5, 5], np.int64), ([5, 5], np.uint8), ([5, 0], np.float32),
+])  # fmt: skip
 def test_integers_and_what_never_changes_cannot_be_rescaled(high, dtype):
     class Own(gym.Env):
         observation_space = gym.spaces.Box(0, np.array(high, dtype), (2,), dtype)
