@@ -115,7 +115,7 @@ def test_noise(int8, noise, verdict):
     frame = records({"fp32": 100, "int8": int8, "noise8": noise})
     found = rules.noise_helps(frame, "int8", "noise8", ALGOS)
     gain = f"{100 * (noise - 100) / 103.5:.1f}%"
-    assert found.verdict == verdict and f"to 256 levels: DQN {gain} [" in found.measured
+    assert found.verdict == verdict and f"to 256 levels: D4PG {gain} [" in found.measured
     assert f"certainly below 5 % with {5 if int8 < 105 else 0} of 5:" in found.measured
     assert {*found.keys} == {*frame["key"]}  # noise decides too, by as many runs
     few = frame[(frame["variant"] != "noise8") | (frame["seed"] < 3)]
@@ -126,7 +126,7 @@ def test_noise(int8, noise, verdict):
 def test_a_gain_of_one_pair_of_runs_has_no_interval():
     one = records({"fp32": 100, "int8": 110, "noise8": 104}, algos=["dqn"], seeds=[0])
     found = rules.noise_helps(one, "int8", "noise8", ["dqn"])
-    assert ": DQN 10.0% (noise as of weights rounded to 256 levels: DQN 4.0%)" in found.measured
+    assert ": DQN 10.0% (noise as of weights rounded to 256 levels: D4PG 4.0%)" in found.measured
 
 
 def test_the_interval_is_the_gain_of_the_algorithm_that_surely_gains():
