@@ -126,7 +126,7 @@ def test_noise(int8, noise, verdict):
 def test_a_gain_of_one_pair_of_runs_has_no_interval():
     one = records({"fp32": 100, "int8": 110, "noise8": 104}, algos=["dqn"], seeds=[0])
     found = rules.noise_helps(one, "int8", "noise8", ["dqn"])
-    assert ": DQN 10.0% (noise as of weights rounded to 256 levels: D4PG 4.0%)" in found.measured
+    assert ": DQN 10.0% (noise as of weights rounded to 256 levels: DQN 4.0%)" in found.measured
 
 
 def test_the_interval_is_the_gain_of_the_algorithm_that_surely_gains():
