@@ -101,8 +101,7 @@ def _rows(
     if rows.empty:
         return rows
     asked = rows["variant"].isin([*variants]) & rows["algo"].isin([*algos])
-    found = rows[asked & rows["final_loss"].notna()]
-    return found.sort_values("algo", kind="stable", ignore_index=True)
+    return rows[asked & rows["final_loss"].notna()].reset_index(drop=True)
 
 
 def _missing(rows: pd.DataFrame, variants: Sequence[str], algos: Sequence[str]) -> str:

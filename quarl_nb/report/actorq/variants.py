@@ -69,12 +69,13 @@ def variant_rows(records: pd.DataFrame, base: str = "fp32") -> pd.DataFrame:
 
 
 def _trainings(records: pd.DataFrame) -> list[pd.DataFrame]:
-    """The runs that may be compared, in the order of the records: those with `_TRAINING` alike."""
+    """The runs that may be compared, by algorithm: those with `_TRAINING` alike."""
     if records.empty:
         return []
     told = records[[name for name in _TRAINING if name in records]].to_dict("records")
     texts = [json.dumps(training, sort_keys=True) for training in told]  # options are no hashables
-    return [runs for _, runs in records.groupby(np.array(texts, object), sort=False)]
+    groups = records.groupby(np.array(texts, object), sort=False)
+    return sorted((runs for _, runs in groups), key=lambda runs: runs["algo"].iloc[0])
 
 
 def _row(bases: pd.DataFrame, rows: pd.DataFrame) -> dict[str, object]:
