@@ -58,8 +58,8 @@ def check_spaces(
     if isinstance(actions, gym.spaces.Box) and not head.spans(actions):
         raise QuarlError(
             f"the policy's actions go from {min(head.low):g} to {max(head.high):g}, those of "
-            f"{env} from {actions.low.min():g} to {actions.high.max():g}: name the "
-            "environment that it was trained in"
+            f"{env} from {actions.low.min():g} to {actions.high.max():g}: it was trained in "
+            "another environment"
         )
 
 
