@@ -67,12 +67,12 @@ def n_outputs(spec: PolicySpec) -> int:
     """How many outputs a policy has: one for each discrete action or continuous dimension."""
     if not spec.head.discrete:
         return len(spec.head.low)
-    with torch.random.fork_rng(devices=[]):  # layers draw weights
-        network = nn.Sequential(*(layer.build() for layer in spec.layers)).eval()
-    # Weights of zero, since torch imports its compiler (2 s) to run a network without any.
+    network = nn.Sequential(*(layer.build() for layer in spec.layers)).eval()
+    # Any weights, since torch imports its compiler (2 s) to run a network without; none of zero,
+    # by which layers that quantize would divide.
     shapes = network.state_dict().items()
-    zeros = {name: torch.zeros(like.shape, dtype=like.dtype) for name, like in shapes}
-    network.load_state_dict(zeros, assign=True)
+    ones = {name: torch.ones(like.shape, dtype=like.dtype) for name, like in shapes}
+    network.load_state_dict(ones, assign=True)
     with torch.no_grad():
         return network(torch.zeros(1, *spec.obs_shape)).shape[1]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from contextlib import nullcontext
 
 import gymnasium as gym
@@ -13,7 +14,7 @@ from quarl_nb.cli import main
 from quarl_nb.errors import QuarlError
 from quarl_nb.inference import fast_policy
 from quarl_nb.rl.evaluate import evaluate
-from quarl_nb.rl.fits import check_fits
+from quarl_nb.rl.fits import check_fits, n_outputs
 from quarl_nb.rl.observations import collect_observations
 from quarl_nb.rl.policies import Head, save_policy
 
@@ -98,6 +99,14 @@ def test_no_episode_is_run_of_other_spaces(policy_of, monkeypatch, run, name, sp
     monkeypatch.setattr(Stripes, name, space)
     with pytest.raises(QuarlError, match=f"^the policy .*, {message}"):
         run(policy_of(4, 5, 3), Stripes)
+
+
+def test_outputs_are_counted_of_layers_that_quantize_or_recur(make_policy):
+    linear = ("linear", {"in_features": 4, "out_features": 3})
+    gru = ("gru_cell", {"input_size": 4, "hidden_size": 3})
+    for layers in ((("fixed_quantize", {"bits": 8}), linear), (gru,)):
+        with warnings.catch_warnings(action="error"):
+            assert n_outputs(make_policy((4,), *layers).spec) == 3
 
 
 def test_checking_a_policy_draws_no_random_numbers(policy_of):
