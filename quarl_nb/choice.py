@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from quarl_nb.study import canonical_json
@@ -11,7 +11,7 @@ Record = Mapping[str, Any]
 
 
 def of_present_policies(
-    records: Iterable[Record], weights_of: Callable[[str], str | None] | None
+    records: Sequence[Record], weights_of: Callable[[str], str | None] | None
 ) -> list[Record]:
     """Without those of weights that lay under a policy's name before, if today's have records too.
 
@@ -21,7 +21,6 @@ def of_present_policies(
         weights_of: name -> SHA-256 of the weights that lie there, None where none do; None: not
             known of any.
     """
-    records = list(records)
     found: dict[str, set[str]] = {}
     for record in records:
         if weights := _weights(record):

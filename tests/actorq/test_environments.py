@@ -232,7 +232,7 @@ def test_an_environment_that_is_refused_is_closed(counter, mlp_policy, refused):
             raise RuntimeError("of its own")  # must not hide why it was refused
 
     make = Closing if refused == "spaces" else lambda: gym.wrappers.NormalizeReward(Closing())
-    with pytest.raises(QuarlError, match="raw environments|of shape"):
+    with pytest.raises(QuarlError, match="raw environments|takes observations of shape"):
         make_checked(make, mlp_policy(5 if refused == "spaces" else 2, (4,), 3).spec)
     assert len(closed) == 1
 
