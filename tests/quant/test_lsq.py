@@ -61,6 +61,20 @@ def test_step_gradient_by_finite_differences() -> None:
     assert gradients(x, step, low, high, upstream)[1] == pytest.approx(numeric, rel=1e-4)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("form", [torch.contiguous_format, torch.channels_last])
+def test_step_gradient_of_many_values_leaves_none_out(
+    dtype: torch.dtype, form: torch.memory_format
+) -> None:
+    shape, step, low, high = (16, 8, 40, 40), 0.25, -8, 7  # three pieces of bfloat16 and a rest
+    x, upstream = (normal(*shape, seed=s).to(dtype).to(memory_format=form) for s in (0, 1))
+    ratio = x.double() / step
+    levels = ratio.round().clamp(low, high)
+    terms = levels - ratio * ((ratio > low) & (ratio < high))
+    got = gradients(x, step, low, high, upstream)[1]
+    assert got == pytest.approx((terms * upstream.double()).sum().item(), abs=5e-3)
+
+
 def test_input_gradient_passes_inside_and_is_zero_outside() -> None:
     x = torch.tensor([-3.0, -1.9, 0.1, 1.4, 1.6])
     grad = gradients(x, 0.5, -4, 3, torch.arange(1.0, 6.0))[0]
