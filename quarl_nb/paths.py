@@ -1,21 +1,17 @@
-"""Where the suite's data lies, reading JSON, and writing a file whole or not at all."""
+"""Where the suite's data lies, what a folder and a JSON file hold, and locks."""
 
 from __future__ import annotations
 
 import fcntl
+import fnmatch
 import json
 import os
-import secrets
-import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any, BinaryIO
+from typing import IO, Any
 
 from quarl_nb.errors import QuarlError
-
-STALE_S = 3600.0  # of a temporary file: to write the largest takes a minute
 
 _MARKS = ("data/records", "data/policies", "data/paper")
 
@@ -57,43 +53,21 @@ def read_object(path: Path) -> dict[str, Any]:
     return found
 
 
-def make_writable(folder: Path) -> None:
-    """Make a folder, if need be, and try to write into it.
+def entries(folder: Path, pattern: str) -> list[Path]:
+    """What in `folder` is called like `pattern`, by name; nothing without the folder.
+
+    `Path.glob` takes a folder that may not be listed for an empty one.
 
     Raises:
-        QuarlError: it cannot be made or written.
+        QuarlError: it is no folder, or may not be listed.
     """
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        tempfile.TemporaryFile(dir=folder).close()
+        names = os.listdir(folder)
+    except FileNotFoundError:
+        return []
     except OSError as error:
-        raise QuarlError(f"cannot write to '{folder}': {error.strerror}") from error
-
-
-def make_file_writable(path: Path) -> None:
-    """As `make_writable` of its folder.
-
-    Raises:
-        QuarlError: as there, or the path is a folder itself.
-    """
-    make_writable(path.parent)
-    if path.is_dir():
-        raise QuarlError(f"cannot write to '{path}': a folder")
-
-
-def sweep(folder: Path, name: str = "*", older_than_s: float = STALE_S) -> None:
-    """Remove what killed writers of files called `name` (a pattern) left in `folder`.
-
-    Args:
-        older_than_s: 0 where nobody else can be writing such a file.
-
-    Raises:
-        OSError: it cannot be removed.
-    """
-    for temporary in folder.glob(f".{name}.*.tmp"):
-        with suppress(FileNotFoundError):  # its writer has just finished it
-            if time.time() - temporary.stat().st_mtime >= older_than_s:
-                temporary.unlink()
+        raise QuarlError(f"cannot list '{folder}': {error.strerror}") from error
+    return [folder / name for name in sorted(fnmatch.filter(names, pattern))]
 
 
 @contextmanager
@@ -142,36 +116,3 @@ def _takes(lock: IO) -> bool:
     except OSError:
         return True
     return os.fstat(lock.fileno()).st_nlink > 0  # else its last holder has just removed it
-
-
-def write_atomically(path: Path, content: bytes) -> None:
-    """Write a file that is either whole or absent, whenever the process is killed.
-
-    Raises:
-        QuarlError: the disk is full or the folder cannot be written.
-    """
-    try:
-        with replacing(path) as file:
-            file.write(content)
-    except OSError as error:
-        raise QuarlError(f"cannot write '{path}': {error.strerror}") from error
-
-
-@contextmanager
-def replacing(path: Path) -> Iterator[BinaryIO]:
-    """A file to write, in the folder of `path`, whose place it takes when the block ends.
-
-    Of a block that raises, or a file that cannot be written, nothing is left.
-    """
-    # Not by the process id: containers that share a folder may have the same.
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with temporary.open("wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())  # before the name is taken, or a crash leaves an empty file
-        temporary.replace(path)
-    finally:
-        with suppress(OSError):  # it is gone where all went well
-            temporary.unlink()

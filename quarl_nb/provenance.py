@@ -49,11 +49,13 @@ def git_state(code: Path) -> tuple[str | None, bool | None]:
 
     Only the code counts: a run writes records into the same repository.
     """
-    tracked = command_output("git", "-C", str(code), "ls-files", "--", ".")
-    commit = command_output("git", "-C", str(code), "rev-parse", "--verify", "HEAD")
+    # Also of a checkout that is another user's, whose code runs here already.
+    git = ("git", "-c", "safe.directory=*", "-C", str(code))
+    tracked = command_output(*git, "ls-files", "--", ".")
+    commit = command_output(*git, "rev-parse", "--verify", "HEAD")
     if not tracked or commit is None:
         return None, None
-    status = command_output("git", "-C", str(code), "status", "--porcelain", "--", ".")
+    status = command_output(*git, "status", "--porcelain", "--", ".")
     return commit, bool(status)
 
 

@@ -13,7 +13,8 @@ from typing import Any
 import nbformat
 
 from quarl_nb.errors import QuarlError, check_choice, one_line
-from quarl_nb.paths import make_file_writable, project_root, write_atomically
+from quarl_nb.paths import project_root
+from quarl_nb.writing import make_file_writable, write_atomically
 
 logger = logging.getLogger(__name__)
 
@@ -88,6 +89,9 @@ def render_all(
     """
     for path in notebooks:
         check_parameters(path, read_notebook(path), parameters or {})
+        if path.parent.resolve() == Path(out).resolve():
+            raise QuarlError(f"'{out}' holds the notebooks themselves: name another folder for "
+                             "what is rendered")  # fmt: skip
     failures = []
     for path in notebooks:
         try:

@@ -16,8 +16,9 @@ import numpy as np
 
 from quarl_nb.choice import of_present_policies, one_of_each_cell
 from quarl_nb.errors import QuarlError, check_choice
-from quarl_nb.paths import locked, make_writable, project_root, sweep, write_atomically
+from quarl_nb.paths import entries, locked, project_root
 from quarl_nb.study import Cell, canonical_json
+from quarl_nb.writing import make_writable, sweep, write_atomically
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -158,11 +159,11 @@ class ResultStore:
 
     def records(self, study: str, profile: str) -> list[dict[str, Any]]:
         """Every record of a profile, sorted by key, superseded ones too; `read`'s errors."""
-        return [self.read(path) for path in sorted((self.root / study / profile).glob("*.json"))]
+        return [self.read(path) for path in entries(self.root / study / profile, "*.json")]
 
     def keys(self, study: str, profile: str) -> set[str]:
         """Of every record of a profile, superseded ones too; none is read."""
-        return {path.stem for path in (self.root / study / profile).glob("*.json")}
+        return {path.stem for path in entries(self.root / study / profile, "*.json")}
 
     def best_profile(self, study: str) -> str | None:
         """The profile to show: full, else quick, else smoke; None without a record."""
@@ -253,8 +254,8 @@ def _arrays_of(path: Path, record: Mapping[str, Any]) -> Path | None:
     """Where the arrays of the record at `path` are (older ones: in <key>.npz); None without any."""
     if "arrays_sha256" not in record:
         return None
-    named = _named_arrays(path, record["arrays_sha256"])
-    return named if named.is_file() else path.with_suffix(".npz")
+    named, older = _named_arrays(path, record["arrays_sha256"]), path.with_suffix(".npz")
+    return older if older.is_file() and not named.is_file() else named
 
 
 def _text(record: Mapping[str, Any]) -> str:

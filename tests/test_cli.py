@@ -423,6 +423,22 @@ def test_a_reader_that_leaves_early_is_no_error():
     assert len(done.stdout.splitlines()) == 1 and not done.stderr
 
 
+@pytest.mark.parametrize(("error", "line"), [
+    (PermissionError(13, "Permission denied", "/their/own"), "'/their/own': Permission denied"),
+    (OSError(28, "No space left on device"), "a file: No space left on device"),
+])  # fmt: skip
+def test_a_file_that_cannot_be_used_is_one_line(error, line):
+    # In a process of its own, as standard output is given up where it takes no more.
+    code = (
+        "import sys; from quarl_nb.cli import studies, main\n"
+        f"def status_command(_): raise OSError(*{(*error.args, *filter(None, [error.filename]))})\n"
+        "status_command.__doc__ = 'x'; studies.status_command = status_command\n"
+        "sys.exit(main(['status']))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (2, f"error: cannot use {line}\n")
+
+
 def test_quantize_prints_and_writes_the_table(tmp_path, capsys):
     import pandas as pd
 

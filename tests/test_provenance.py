@@ -35,6 +35,12 @@ def test_a_clean_checkout(checkout):
     assert provenance.git_state(checkout / "code") == (commit, False)
 
 
+def test_a_checkout_of_another_user(checkout, monkeypatch):
+    commit = git(checkout, "rev-parse", "HEAD")
+    monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")  # git's own switch, for its tests
+    assert provenance.git_state(checkout / "code") == (commit, False)
+
+
 def test_only_the_code_makes_it_dirty(checkout):
     (checkout / "record.json").write_text("{}")
     assert provenance.git_state(checkout / "code")[1] is False

@@ -184,6 +184,15 @@ def test_an_output_that_cannot_be_written_is_told_before_anything_runs(tmp_path)
     assert not (tmp_path / "nb" / "ran").exists()
 
 
+def test_notebooks_are_not_rendered_over_themselves(tmp_path, monkeypatch):
+    source = write_notebook(tmp_path / "nb" / "a.ipynb", "open('ran', 'w')")
+    before = source.read_bytes()
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(QuarlError, match="^'nb/../nb' holds the notebooks themselves"):
+        render_all([source], "nb/../nb")
+    assert source.read_bytes() == before and not (tmp_path / "nb" / "ran").exists()
+
+
 def test_notebooks_are_found_by_name(tmp_path):
     for name in ("b", "a", "c"):
         write_notebook(tmp_path / f"{name}.ipynb")

@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from quarl_nb.errors import QuarlError, check_at_least, check_counts
-from quarl_nb.paths import make_file_writable, make_writable
 from quarl_nb.rl.checkpoint import held
 from quarl_nb.rl.policies import DESCRIPTION, TENSORS
+from quarl_nb.writing import make_file_writable, make_writable
 
 
 @dataclass(frozen=True)

@@ -44,10 +44,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         goes_on = ": what was finished is kept, the same command goes on"
         print(f"interrupted{goes_on if options.command in GO_ON else ''}", file=sys.stderr)
         return 130
-    except BrokenPipeError:
-        # Its reader has seen enough (`| head`); the interpreter must not flush into it once more.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+    except OSError as error:
+        reader_is_gone = isinstance(error, BrokenPipeError)  # it has seen enough (`| head`)
+        if reader_is_gone or error.filename is None:
+            # The interpreter must not flush into what takes no more.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if reader_is_gone:
+            return 0
+        place = "a file" if error.filename is None else f"'{error.filename}'"
+        print(f"error: cannot use {place}: {error.strerror or error}", file=sys.stderr)
+        return QuarlError.exit_code
 
 
 def build_parser() -> argparse.ArgumentParser:

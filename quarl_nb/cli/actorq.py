@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+import os
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -61,8 +62,8 @@ def actorq_command(options: argparse.Namespace) -> int:
     from quarl_nb.actorq import ActorQ, Saving
     from quarl_nb.actorq.algorithms import make_algorithm
     from quarl_nb.energy import EnergyMeter
-    from quarl_nb.paths import make_file_writable
     from quarl_nb.studies.tasks import TASKS, split_options
+    from quarl_nb.writing import folder_to_fill, make_file_writable
 
     # Before the learner is made: its country may be unknown.
     meter = EnergyMeter(gpus=options.device != "cpu")
@@ -83,28 +84,24 @@ def actorq_command(options: argparse.Namespace) -> int:
     settings: dict[str, Any] = {name: getattr(options, name) for name in SETTINGS}
     saving = Saving(checkpoint=options.checkpoint)
     actorq = ActorQ(learner, options.env, options.engine, saving, **settings)
-    with _folder_to_fill(options.to):
+    _check_apart(options)
+    with folder_to_fill(options.to):
         if options.record:
             make_file_writable(options.record)
         return _learn(actorq, meter, origin, options)
 
 
-@contextmanager
-def _folder_to_fill(folder: Path | None) -> Iterator[None]:
-    """Make the folder, if need be; where nothing was saved in it, it is not left behind."""
-    from quarl_nb.paths import make_writable
+def _check_apart(options: argparse.Namespace) -> None:
+    """Refuse a file that one of the options would write over another's."""
+    from quarl_nb.rl.policies import DESCRIPTION, TENSORS
 
-    if folder is None:
-        yield
-        return
-    is_new = not folder.exists()
-    make_writable(folder)
-    try:
-        yield
-    finally:
-        if is_new:
-            with suppress(OSError):  # it is not empty
-                folder.rmdir()
+    policy = [options.to / name for name in (DESCRIPTION, TENSORS)] if options.to else []
+    files = [path for path in (options.record, options.checkpoint, *policy) if path]
+    places = [os.path.realpath(path) for path in files]
+    for i, path in enumerate(files):
+        if places[i] in places[:i]:
+            raise QuarlError(f"'{path}' is named twice: --record, --checkpoint and --to write "
+                             "files of their own")  # fmt: skip
 
 
 def _learn(
@@ -112,7 +109,6 @@ def _learn(
 ) -> int:
     """Train, tell, save: the exit status."""
     from quarl_nb.processes import holding_interrupts
-    from quarl_nb.rl.checkpoint import has_finite_weights
 
     learner = actorq.algorithm
     try:
@@ -121,26 +117,43 @@ def _learn(
     except QuarlError:
         # What was done until then is kept; the error itself is the last line, Ctrl-C or not.
         if actorq.result.steps > actorq.result.resumed_at:
-            # The policy last: of a GPU that failed every tensor raises a RuntimeError.
+            # Of a GPU that failed every tensor raises a RuntimeError.
             with suppress(KeyboardInterrupt, RuntimeError), holding_interrupts():
-                _print_result(actorq.result)
-                _write_record(actorq.result, meter, origin, options)
-                if has_finite_weights(learner):
-                    _save_policy(learner, actorq.result, options)
+                _keep(actorq, meter, origin, options, failed=True)
         raise
     result = actorq.result
     with holding_interrupts():  # else Ctrl-C would lose what is yet to be saved
         if result.steps > result.resumed_at:
-            _print_result(result)
-            _write_record(result, meter, origin, options)
-            _save_policy(learner, result, options)
+            _keep(actorq, meter, origin, options)
         elif result.stopped == "interrupted":
             print("interrupted before the first step: nothing to save")
         else:
             print(f"nothing was left to do: {result.steps:,} steps were made before")
             if options.to and not (options.to / "policy.json").exists():
-                _save_policy(learner, result, options)
+                print(*_save_policy(learner, result, options), sep="\n")
     return 130 if result.stopped == "interrupted" else 0
+
+
+def _keep(
+    actorq: ActorQ, meter: EnergyMeter, origin: dict[str, Any], options: argparse.Namespace,
+    failed: bool = False,
+) -> None:  # fmt: skip
+    """Save record and policy, each whatever becomes of the other, and only then tell of them.
+
+    Who reads what is told may be gone, and a failed run's policy may hold NaN: that is not saved.
+    """
+    from quarl_nb.rl.checkpoint import has_finite_weights
+
+    learner, result, saved = actorq.algorithm, actorq.result, list[str]()
+    try:
+        saved += _write_record(result, meter, origin, options)
+    finally:
+        try:
+            if not failed or has_finite_weights(learner):
+                saved += _save_policy(learner, result, options)
+        finally:
+            _print_result(result)
+            print(*saved, sep="\n", end="\n" if saved else "")
 
 
 def _print_result(result: Result) -> None:
@@ -158,24 +171,27 @@ def _print_result(result: Result) -> None:
 
 def _write_record(
     result: Result, meter: EnergyMeter, origin: dict[str, Any], options: argparse.Namespace
-) -> None:
-    from quarl_nb.paths import write_atomically
+) -> list[str]:
+    """Write the record, if one is asked for: what there is to tell of it."""
     from quarl_nb.store import to_json
+    from quarl_nb.writing import write_atomically
 
     if options.record is None:
-        return
+        return []
     # Of Ray's actors the meter knows nothing: what it read would pass for the whole run's.
     energy = {} if options.engine == "ray" else meter.as_record()
     names = ("env", "algo", "engine", "steps", "width", "device", "autocast", *SETTINGS)
     record = {"settings": {name: getattr(options, name) for name in names},
               "measured": result.as_measured(), "source": "measured",
               "energy": energy, "provenance": origin}  # fmt: skip
+    told = [f"record: {options.record}"]
     if result.resumed_at and options.record.exists():
         # What was measured before the run was resumed is in no other place.
         earlier = _unused(options.record, f"until-{result.resumed_at}")
-        print(f"record until then: {options.record.rename(earlier)}")
+        write_atomically(earlier, options.record.read_bytes())
+        told.insert(0, f"record until then: {earlier}")
     write_atomically(options.record, (json.dumps(to_json(record), indent=1) + "\n").encode())
-    print(f"record: {options.record}")
+    return told
 
 
 def _unused(path: Path, label: str) -> Path:
@@ -187,13 +203,16 @@ def _unused(path: Path, label: str) -> Path:
     return found
 
 
-def _save_policy(learner: OffPolicyAlgorithm, result: Result, options: argparse.Namespace) -> None:
+def _save_policy(
+    learner: OffPolicyAlgorithm, result: Result, options: argparse.Namespace
+) -> list[str]:
+    """Save the policy, if a folder is named: what there is to tell of it."""
     from quarl_nb.rl.policies import PolicyNet, save_policy
 
     if options.to is None:
-        return
+        return []
     net = PolicyNet.from_sb3(learner, env_id=options.env)
     trained = {"trained_with": "quarl-nb actorq", "timesteps": result.steps}
     if result.steps > result.resumed_at:  # else by settings that nobody knows
         trained |= {name: getattr(options, name) for name in SETTINGS}
-    print(f"policy: {save_policy(net, options.to, trained)}")
+    return [f"policy: {save_policy(net, options.to, trained)}"]

@@ -44,21 +44,23 @@ def export_command(options: argparse.Namespace) -> int:
     from quarl_nb.rl.fits import check_fits
     from quarl_nb.rl.observations import CALIBRATION_STEPS, collect_observations
     from quarl_nb.rl.policies import load_policy
+    from quarl_nb.writing import folder_to_fill
 
     source = policy_source(options.policy)
-    if options.observations is None:
-        net, env_id = load_acting(source, options.env, options.vecnormalize, options.activation)
-        check_exportable(net, options.precision, options.ranges)
-        obs = collect_observations(net, env_id, CALIBRATION_STEPS, seed=0)
-    else:  # no environment is needed
-        net = load_policy(source, env_id=options.env, vecnormalize=options.vecnormalize,
-                          activation=options.activation)
-        if options.env:
-            check_fits(net, options.env)
-        obs = _read_observations(options.observations)
-    name = os.path.basename(os.path.abspath(options.policy))  # "." has one, too
-    folder = export_policy(net, options.precision, options.to, obs,
-                           name=name, ranges=options.ranges, env_id=options.env)
+    with folder_to_fill(options.to):  # or it would be told after calibration
+        if options.observations is None:
+            net, env_id = load_acting(source, options.env, options.vecnormalize, options.activation)
+            check_exportable(net, options.precision, options.ranges)
+            obs = collect_observations(net, env_id, CALIBRATION_STEPS, seed=0)
+        else:  # no environment is needed
+            net = load_policy(source, env_id=options.env, vecnormalize=options.vecnormalize,
+                              activation=options.activation)  # fmt: skip
+            if options.env:
+                check_fits(net, options.env)
+            obs = _read_observations(options.observations)
+        name = os.path.basename(os.path.abspath(options.policy))  # "." has one, too
+        folder = export_policy(net, options.precision, options.to, obs,
+                               name=name, ranges=options.ranges, env_id=options.env)  # fmt: skip
     print(f"{folder}: on the board, `make` and then `python3 benchmark.py`")
     return 0
 

@@ -8,7 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from quarl_nb.errors import QuarlError, check_choice, check_counts, check_seeds
-from quarl_nb.paths import make_writable, project_root, write_atomically
+from quarl_nb.paths import entries, project_root
+from quarl_nb.writing import make_writable, write_atomically
 
 
 def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
@@ -96,11 +97,11 @@ def quantize_command(options: argparse.Namespace) -> int:
         policy_source(options.policy), options.env, options.bits,
         options.episodes, options.ranges, options.vecnormalize, options.activation,
     )
+    if options.out:  # before it is told: who reads that may be gone
+        write_atomically(options.out / "quantize.csv", table.to_csv(index=False).encode())
     print(table.to_string(index=False, float_format=lambda value: f"{value:.4g}"))
     if table["loss"].isna().any():
         print("loss is undefined: the mean fp32 return is 0")
-    if options.out:
-        write_atomically(options.out / "quantize.csv", table.to_csv(index=False).encode())
     return 0
 
 
@@ -117,6 +118,6 @@ def policy_source(text: str) -> str:
         return text
     if Path(f"{text}.zip").exists():
         raise QuarlError(f"'{text}' is no policy; did you mean '{text}.zip'?")
-    names = sorted(path.name for path in folder.glob("*") if path.is_dir())
+    names = [path.name for path in entries(folder, "*") if path.is_dir()]
     check_choice("policy", text, ["an SB3 zip", "a policy's folder", "hub:owner/name", *names])
     return str(folder / text)

@@ -6,7 +6,7 @@ import hashlib
 import io
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +22,9 @@ from quarl_nb.errors import QuarlError, check_choice
 from quarl_nb.inference.export import obs_dtype
 from quarl_nb.inference.graph import Graph
 from quarl_nb.inference.integer import BlockGraph, StaticGraph
-from quarl_nb.paths import write_atomically
 from quarl_nb.quant import Precision, parse_precision, quantize_module, weight_bytes
 from quarl_nb.rl.policies import PolicyNet
+from quarl_nb.writing import write_together
 
 FORMAT_VERSION = 1
 OBSERVATIONS = 256
@@ -180,20 +180,11 @@ def _write(folder: Path, description: bytes, files: Mapping[str, bytes]) -> None
                     f"'{folder / file}' would be lost, and no {DESCRIPTION} beside it says that it "
                     "is of an export: name another folder, or move the file away"
                 )
-    # Before the description: what a killed export leaves is never half of another's.
-    _remove(folder / file for file in (*files, *MADE))
-    # Before the files: by it what a killed export leaves is known as one.
-    write_atomically(folder / DESCRIPTION, description)
-    for file, content in files.items():
-        write_atomically(folder / file, content)
-
-
-def _remove(files: Iterable[Path]) -> None:
-    try:
-        for file in files:
-            file.unlink(missing_ok=True)
-    except OSError as error:
-        raise QuarlError(f"cannot remove '{error.filename}': {error.strerror}") from error
+    # The description first: by it what a killed export leaves is known as one, and as all others
+    # are removed before, that is never half of another's.
+    contents = {DESCRIPTION: description, **files}
+    write_together({folder / file: content for file, content in contents.items()},
+                   stale=[folder / file for file in (*files, *MADE)])  # fmt: skip
 
 
 def _test_vectors(

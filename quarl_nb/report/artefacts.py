@@ -12,9 +12,9 @@ from typing import Any
 import pandas as pd
 from matplotlib.figure import Figure
 
-from quarl_nb.paths import write_atomically
 from quarl_nb.report.latex import latex
 from quarl_nb.store import ResultStore
+from quarl_nb.writing import write_atomically
 
 BOARDS = "edge_board"
 

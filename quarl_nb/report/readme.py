@@ -8,10 +8,10 @@ from textwrap import shorten
 import pandas as pd
 
 from quarl_nb.errors import QuarlError
-from quarl_nb.paths import write_atomically
 from quarl_nb.report.ptq.tables import row_names
 from quarl_nb.report.stats import Interval
 from quarl_nb.report.texts import percent, percent_interval, return_text
+from quarl_nb.writing import write_atomically
 
 START = "<!-- results: written by `quarl-nb reproduce` from the full records -->"
 END = "<!-- end of results -->"

@@ -9,7 +9,6 @@ from typing import Any, Protocol
 
 import pandas as pd
 
-from quarl_nb.paths import write_atomically
 from quarl_nb.report import actorq, carbon, edge, mixed_precision, ptq, qat
 from quarl_nb.report.artefacts import Drawing, Table, frame_of, joined, save_table
 from quarl_nb.report.claims import verdicts
@@ -18,6 +17,7 @@ from quarl_nb.report.ptq.weights import weights_frame
 from quarl_nb.report.readme import scoreboard, table4
 from quarl_nb.report.style import NothingToDrawError, save_figure
 from quarl_nb.store import ResultStore
+from quarl_nb.writing import write_atomically
 
 SCOREBOARD, TABLE_4 = "scoreboard.md", "table4.md"  # in the README, and beside it
 WEIGHTS_AT = "affine4"

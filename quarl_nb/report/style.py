@@ -20,8 +20,8 @@ from matplotlib.ticker import FuncFormatter, NullLocator
 from numpy.typing import NDArray
 
 from quarl_nb.errors import QuarlError
-from quarl_nb.paths import write_atomically
 from quarl_nb.report.stats import MARGIN, with_ends
+from quarl_nb.writing import write_atomically
 
 COLUMN_IN = 3.35  # one column of a two-column page
 PAGE_IN = 6.9  # both columns

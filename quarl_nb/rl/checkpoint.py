@@ -15,11 +15,12 @@ from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from stable_baselines3.common.running_mean_std import RunningMeanStd
 
 from quarl_nb.errors import QuarlError, brief
-from quarl_nb.paths import held_alone, replacing, sweep
+from quarl_nb.paths import held_alone
 from quarl_nb.quant import is_finite
 from quarl_nb.rl.d4pg_policies import D4PGPolicy
 from quarl_nb.rl.replay_state import check_replay, replay_state, restore_replay
 from quarl_nb.rl.sb3 import env_id_of
+from quarl_nb.writing import replacing, sweep
 
 FORMAT = 2
 READABLE = (1, 2)  # 1 had neither packed frames nor priorities
@@ -224,10 +225,9 @@ def _read(path: Path, mmap: bool = False) -> dict[str, Any]:
 
 
 def _unreadable(path: Path, error: Exception) -> QuarlError:
-    return QuarlError(
-        f"checkpoint '{path}' cannot be read: {brief(error)}; to start anew, delete it or "
-        "name another"
-    )
+    # A file that may not be read may be whole.
+    advice = "" if isinstance(error, OSError) else "; to start anew, delete it or name another"
+    return QuarlError(f"checkpoint '{path}' cannot be read: {brief(error)}{advice}")
 
 
 def _identity(model: BaseAlgorithm) -> dict[str, str | None]:

@@ -15,9 +15,9 @@ from safetensors.torch import load as load_safetensors
 from safetensors.torch import save as save_safetensors
 
 from quarl_nb.errors import QuarlError, one_line
-from quarl_nb.paths import write_atomically
 from quarl_nb.rl.policy_net import PolicyNet, check_finite
 from quarl_nb.rl.spec import Head, PolicySpec
+from quarl_nb.writing import write_together
 
 __all__ = ["Head", "PolicyNet", "PolicySpec", "load_policy", "save_policy"]
 
@@ -30,6 +30,8 @@ def save_policy(
     net: PolicyNet, folder: str | Path, provenance: Mapping[str, Any] | None = None
 ) -> Path:
     """Write `folder`/policy.safetensors and policy.json, which is there only with whole tensors.
+
+    A policy that was there stays until the new one is on the disk.
 
     Tensors of more than `MAX_PART_BYTES` are cut into policy.safetensors.00, .01 and so on.
 
@@ -51,13 +53,10 @@ def save_policy(
         text = json.dumps(description, indent=1, default=lambda value: value.tolist()) + "\n"
     except (AttributeError, TypeError, ValueError) as error:
         raise QuarlError(f"cannot describe the policy in JSON: {one_line(error)}") from error
-    try:
-        # An older one, beside new tensors that are cut short, would say that a policy is there.
-        (folder / DESCRIPTION).unlink(missing_ok=True)
-    except OSError as error:
-        raise QuarlError(f"cannot write '{folder}': {error.strerror}") from error
-    _write_tensors(folder, payload)
-    write_atomically(folder / DESCRIPTION, text.encode())
+    contents = {folder / name: part for name, part in _cut(payload).items()}
+    # Beside other tensors an older description would say that a policy is there.
+    stale = [folder / DESCRIPTION, *(path for path in _tensors_in(folder) if path not in contents)]
+    write_together(contents | {folder / DESCRIPTION: text.encode()}, stale)
     return folder
 
 
@@ -156,18 +155,22 @@ def _missing(folder: Path, error: OSError) -> QuarlError:
     return QuarlError(f"no policy in '{folder}': cannot read {name}")
 
 
-def _write_tensors(folder: Path, payload: bytes) -> None:
-    names = [TENSORS]
-    if len(payload) > MAX_PART_BYTES:
-        names = [f"{TENSORS}.{i:02}" for i in range(math.ceil(len(payload) / MAX_PART_BYTES))]
-    for i, name in enumerate(names):
-        write_atomically(folder / name, payload[i * MAX_PART_BYTES : (i + 1) * MAX_PART_BYTES])
-    for old in folder.glob(f"{TENSORS}*"):
-        if old.name not in names:
-            old.unlink()
+def _cut(payload: bytes) -> dict[str, bytes]:
+    """The files of tensors by name."""
+    n = math.ceil(len(payload) / MAX_PART_BYTES)
+    if n <= 1:
+        return {TENSORS: payload}
+    return {f"{TENSORS}.{i:02}": payload[i * MAX_PART_BYTES : (i + 1) * MAX_PART_BYTES]
+            for i in range(n)}  # fmt: skip
+
+
+def _tensors_in(folder: Path) -> list[Path]:
+    """The parts in order, then the file of tensors that are not cut, whether it is there or not."""
+    parts = [path for path in folder.glob(f"{TENSORS}.*") if path.suffix[1:].isdecimal()]
+    parts.sort(key=lambda path: int(path.suffix[1:]))  # as text, .100 comes before .11
+    return [*parts, folder / TENSORS]
 
 
 def _read_tensors(folder: Path) -> bytes:
-    parts = [path for path in folder.glob(f"{TENSORS}.*") if path.suffix[1:].isdecimal()]
-    parts.sort(key=lambda path: int(path.suffix[1:]))  # as text, .100 comes before .11
-    return b"".join(path.read_bytes() for path in parts or [folder / TENSORS])
+    *parts, whole = _tensors_in(folder)
+    return b"".join(path.read_bytes() for path in parts or [whole])

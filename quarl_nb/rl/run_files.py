@@ -8,11 +8,11 @@ from typing import Any
 
 from quarl_nb import provenance
 from quarl_nb.errors import QuarlError
-from quarl_nb.paths import write_atomically
 from quarl_nb.rl.checkpoint import Progress
 from quarl_nb.rl.evaluate import Evaluation
 from quarl_nb.rl.policies import load_policy
 from quarl_nb.rl.recipes import Recipe
+from quarl_nb.writing import write_atomically
 
 
 def forget_lost(run_dir: Path, progress: Progress) -> None:

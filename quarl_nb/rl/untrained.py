@@ -18,12 +18,13 @@ import numpy as np
 import torch
 
 from quarl_nb.errors import QuarlError
-from quarl_nb.paths import read_object, untrained_file, write_atomically
+from quarl_nb.paths import read_object, untrained_file
 from quarl_nb.provenance import package_versions, utc_now
 from quarl_nb.rl.envs import make_env
 from quarl_nb.rl.evaluate import Actor, evaluate
 from quarl_nb.rl.public_envs import MAKERS
 from quarl_nb.rl.recipes import get_recipe, recipes
+from quarl_nb.writing import write_atomically
 
 EPISODES = 30
 # Of the public agents, besides the recipes', and how theirs are made (`public_envs.MAKERS`) where

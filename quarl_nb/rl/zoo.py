@@ -13,12 +13,13 @@ from typing import Any
 import torch
 
 from quarl_nb.errors import QuarlError, check_choice
-from quarl_nb.paths import held_alone, make_writable, project_root
+from quarl_nb.paths import held_alone, project_root
 from quarl_nb.processes import keep_freed_memory
 from quarl_nb.rl.checkpoint import read_progress
 from quarl_nb.rl.policies import DESCRIPTION, load_policy, save_policy
 from quarl_nb.rl.recipes import get_recipe, recipes
 from quarl_nb.rl.train import train
+from quarl_nb.writing import make_writable
 
 logger = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import gymnasium as gym
 
 from quarl_nb.errors import QuarlError, check_choice
-from quarl_nb.paths import project_root
+from quarl_nb.paths import entries, project_root
 from quarl_nb.rl.exploration import random_actions_of
 from quarl_nb.rl.policies import DESCRIPTION, PolicyNet, load_digest, load_policy, load_spec
 from quarl_nb.rl.public_agents import KNOWN, PublicAgent, load_agent, public_agents
@@ -92,7 +92,8 @@ class TrainedPolicies:
         return spec.algo, spec.env_id
 
     def _folders(self, pattern: str) -> list[str]:
-        return sorted(path.parent.name for path in self.root.glob(f"{pattern}/{DESCRIPTION}"))
+        return [path.name for path in entries(self.root, pattern)
+                if (path / DESCRIPTION).exists()]  # fmt: skip
 
     def random_actions(self, name: str) -> float:
         return random_actions_of(load_spec(self.root / name).head, self.describe(name)[1])

@@ -19,6 +19,7 @@ import pytest
 from quarl_nb.actorq import ActorQ
 from quarl_nb.actorq.actorq import ENGINES
 from quarl_nb.cli import build_parser, main
+from quarl_nb.errors import QuarlError
 from quarl_nb.rl.checkpoint import read_progress
 from quarl_nb.rl.policies import load_policy
 from quarl_nb.studies.tasks import get_task
@@ -258,7 +259,7 @@ def test_ctrl_c_while_a_run_is_saved_loses_none_of_it(
         monkeypatch.setattr(place, save)
 
     for place in (
-        "actorq.run.save_checkpoint", "rl.policies.save_policy", "paths.write_atomically",
+        "actorq.run.save_checkpoint", "rl.policies.save_policy", "writing.write_atomically",
     ):  # fmt: skip
         interrupted(f"quarl_nb.{place}")
     for env_id, steps, status, stopped in [
@@ -402,3 +403,51 @@ def test_ctrl_c_in_a_terminal_ends_with_130_a_summary_and_no_orphans(tmp_path):
     assert " steps and " in summary and summary.endswith(f"policy: {folder}\n")
     assert load_policy(folder).spec.provenance["timesteps"] >= 500
     assert not psutil.wait_procs(children, timeout=10)[1]
+
+
+def saving(tmp_path):
+    """A short run's folder, record and command."""
+    folder, file = tmp_path / "policy", tmp_path / "run.json"
+    return folder, file, [*SERIAL, "--env", "CartPole-v1", "--steps", "200", "--to", str(folder),
+                          "--record", str(file)]  # fmt: skip
+
+
+def test_a_record_that_cannot_be_written_costs_no_policy(tmp_path, capsys, monkeypatch):
+    def full(path, content):
+        raise QuarlError(f"cannot write '{path}': No space left on device")
+
+    folder, file, command = saving(tmp_path)
+    monkeypatch.setattr("quarl_nb.writing.write_atomically", full)
+    assert main(command) == 2
+    captured = capsys.readouterr()
+    assert captured.err == f"error: cannot write '{file}': No space left on device\n"
+    assert captured.out.startswith("200 steps") and captured.out.endswith(f"policy: {folder}\n")
+    assert load_policy(folder).spec.provenance["timesteps"] == 200
+
+
+def test_a_reader_that_is_gone_costs_neither_record_nor_policy(tmp_path, monkeypatch):
+    def gone(result):
+        raise BrokenPipeError
+
+    folder, file, command = saving(tmp_path)
+    monkeypatch.setattr("quarl_nb.cli.actorq._print_result", gone)
+    options = build_parser().parse_args(command)
+    with pytest.raises(BrokenPipeError):
+        options.command(options)
+    assert load_policy(folder).spec.provenance["timesteps"] == 200
+    assert json.loads(file.read_text())["measured"]["steps"] == 200
+
+
+@pytest.mark.parametrize("names", [("--record", "--checkpoint"), ("--checkpoint", "--to")])
+def test_a_file_is_not_named_twice(tmp_path, capsys, names):
+    path = tmp_path / "policy" / "policy.json"
+    places = {"--to": path.parent}
+    command = [*SERIAL, "--env", "CartPole-v1"]
+    for name in names:
+        command += [name, str(places.get(name, path))]
+    assert main(command) == 2
+    assert capsys.readouterr().err == (
+        f"error: '{path}' is named twice: --record, --checkpoint and --to write files of their "
+        "own\n"
+    )
+    assert not path.parent.exists()

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from datetime import datetime
@@ -437,14 +438,14 @@ def test_files_of_the_users_own_are_not_lost(small_policy, obs, tmp_path, name):
 def test_an_export_goes_on_where_one_was_killed(small_policy, obs, tmp_path, monkeypatch, again):
     written = []
 
-    def killed(path: Path, content: bytes) -> None:
+    def killed(path: Path, target: str) -> None:
         if len(written) == 3:
             raise KeyboardInterrupt
-        written.append(path.write_bytes(content))
+        written.append(os.replace(path, target))
 
     if again:
         export_policy(small_policy, "fp32", tmp_path, obs, name="p")
-    monkeypatch.setattr("quarl_nb.edge.export.write_atomically", killed)
+    monkeypatch.setattr("pathlib.Path.replace", killed)
     with pytest.raises(KeyboardInterrupt):
         export_policy(small_policy, "int8", tmp_path, obs, name="p")
     monkeypatch.undo()
@@ -502,3 +503,15 @@ def test_of_many_observations_all_calibrate_and_some_are_recorded(small_policy, 
     assert len(kept["obs"]) == 256 and (kept["obs"][[0, -1]] == obs[[0, -1]]).all()
     expected = simulate(small_policy, "int8", obs)(torch.as_tensor(kept["obs"])).numpy()
     np.testing.assert_array_equal(kept["outputs"], expected)
+
+
+def test_a_full_disk_leaves_the_earlier_export(small_policy, obs, tmp_path, monkeypatch):
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    export_policy(small_policy, "fp32", tmp_path, obs, name="p")
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(QuarlError, match="cannot write .*: No space left on device"):
+        export_policy(small_policy, "int8", tmp_path, obs, name="p")
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before

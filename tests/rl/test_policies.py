@@ -349,6 +349,30 @@ def test_saving_where_one_cannot_is_one_line(net: PolicyNet, tmp_path: Path) -> 
         save_policy(net, tmp_path / "file")
 
 
+@pytest.mark.parametrize("files", [0, 1])  # that the disk still takes
+def test_a_full_disk_leaves_the_older_policy(
+    net: PolicyNet, tmp_path: Path, monkeypatch, files: int
+) -> None:
+    def fsync(_: int) -> None:
+        if next(left, None) is None:
+            raise OSError(28, "No space left on device")
+
+    left = iter(range(files))
+    save_policy(net, tmp_path, {"steps": 10})
+    monkeypatch.setattr(os, "fsync", fsync)
+    with pytest.raises(QuarlError, match="No space left on device"):
+        save_policy(net, tmp_path, {"steps": 20})
+    assert load_policy(tmp_path).spec.provenance["steps"] == 10
+    assert sorted(os.listdir(tmp_path)) == ["policy.json", "policy.safetensors"]
+
+
+def test_saving_leaves_what_is_no_file_of_a_policy(net: PolicyNet, tmp_path: Path) -> None:
+    (tmp_path / "policy.safetensors.bak").write_text("their own")
+    (tmp_path / "policy.safetensors.d").mkdir()
+    save_policy(net, tmp_path)
+    assert (tmp_path / "policy.safetensors.bak").read_text() == "their own"
+
+
 def test_act_checks_the_observation(net: PolicyNet) -> None:
     with pytest.raises(QuarlError, match=r"shape \[2\], got \[3\]"):
         net.act(np.zeros((1, 3)))
