@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Iterable
 from numbers import Integral, Real
+from typing import Any
 
 SEEDS = 2**31  # the emulator's are below it, numpy's below 2^32; some runs add their steps
 
@@ -44,6 +46,26 @@ def check_seeds(*seeds: int) -> None:
             raise QuarlError(f"seed must be a whole number, not {seed!r}")
         if not 0 <= seed < SEEDS:
             raise QuarlError(f"seed must be from 0 to {SEEDS - 1}, not {seed}")
+
+
+def same_type(what: str, value: Any, default: Any) -> Any:
+    """`value`, if it has the type of `default` (an int becomes a float, or the same cell would have
+    another key), else QuarlError."""
+    if isinstance(default, (list, tuple)):
+        if not isinstance(value, (list, tuple)):
+            raise QuarlError(f"{what} must be a list, not {value!r}")
+        return [same_type(f"{what}[{i}]", v, default[0]) for i, v in enumerate(value)] \
+            if default else list(value)
+    if default is None:
+        return value
+    allowed: tuple[type, ...] = (int, float) if type(default) is float else (type(default),)
+    if type(value) not in allowed:
+        raise QuarlError(f"{what} must be {type(default).__name__}, not {value!r}")
+    if type(default) is float:
+        if not math.isfinite(value):
+            raise QuarlError(f"{what} must be finite, not {value}")
+        return float(value)
+    return value
 
 
 def check_choice(what: str, value: str, allowed: Iterable[str]) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 
 import nbformat
 
-from quarl_nb.errors import QuarlError, check_choice, one_line
+from quarl_nb.errors import QuarlError, check_choice, one_line, same_type
 from quarl_nb.paths import project_root
 from quarl_nb.writing import make_file_writable, write_atomically
 
@@ -132,14 +132,17 @@ def check_parameters(
 
     Raises:
         QuarlError: there is not exactly one `parameters` cell, it is not plain Python or does not
-            assign a parameter, or a value is of another type than literals that Papermill can
-            write.
+            assign a parameter, or a value is of another type than its default, or than literals
+            that Papermill can write.
     """
     known = _parameters_of(path, notebook)
     for name, value in parameters.items():
         check_choice(f"parameter of notebook {path.name!r}", name, known)
         if not _is_literal(value):  # Papermill would pass a tuple, say, as the string of it
             raise QuarlError(f"parameter {name!r} must be a JSON value, not {value!r}")
+        default = [] if isinstance(known[name], list) else known[name]  # of anything
+        if value is not None:
+            same_type(f"parameter {name!r}", value, default)
 
 
 def assigned_values(source: str) -> dict[str, Any]:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 import numpy as np
 
-from quarl_nb.errors import QuarlError, check_choice
+from quarl_nb.errors import QuarlError, check_choice, same_type
 
 
 def canonical_json(value: Any) -> str:
@@ -130,25 +129,5 @@ def resolve_parameters(
         # An empty list does not tell what it is a list of.
         defaults = (parameters[name], *(other[name] for other in study.profiles.values()))
         telling = next((d for d in defaults if d not in ([], ())), parameters[name])
-        parameters[name] = _same_type(f"parameter {name!r}", value, telling)
+        parameters[name] = same_type(f"parameter {name!r}", value, telling)
     return parameters
-
-
-def _same_type(what: str, value: Any, default: Any) -> Any:
-    """`value`, if it has the type of `default` (an int becomes a float, or the same cell would have
-    another key), else QuarlError."""
-    if isinstance(default, (list, tuple)):
-        if not isinstance(value, (list, tuple)):
-            raise QuarlError(f"{what} must be a list, not {value!r}")
-        return [_same_type(f"{what}[{i}]", v, default[0]) for i, v in enumerate(value)] \
-            if default else list(value)
-    if default is None:
-        return value
-    allowed: tuple[type, ...] = (int, float) if type(default) is float else (type(default),)
-    if type(value) not in allowed:
-        raise QuarlError(f"{what} must be {type(default).__name__}, not {value!r}")
-    if type(default) is float:
-        if not math.isfinite(value):
-            raise QuarlError(f"{what} must be finite, not {value}")
-        return float(value)
-    return value

@@ -193,12 +193,15 @@ def test_ctrl_c_exits_with_130(fakes, monkeypatch, capsys):
 
 
 def test_settings_follow_the_type_of_the_default():
-    defaults = {"n": 1, "names": ["a"], "one": ["a"], "all": [], "name": "x", "quoted": "x",
+    defaults = {"n": 1, "yes": False, "no": True,
+                "names": ["a"], "one": ["a"], "all": [], "name": "x", "quoted": "x",
                 "widths": [1], "seeds": [], "years": ["a"], "mixed": ["a"]}  # fmt: skip
-    texts = ["n=2", "names=b,c", "one=b", "all=null", "name=3", 'quoted="y"', "widths=[4, 5]",
+    texts = ["n=2", "yes=True", "no=False",
+             "names=b,c", "one=b", "all=null", "name=3", 'quoted="y"', "widths=[4, 5]",
              "seeds=1,2", "years=2024", 'mixed=1,"b",true', "other=true"]  # fmt: skip
     assert _settings(texts, defaults) == {
-        "n": 2, "names": ["b", "c"], "one": ["b"], "all": None, "name": "3", "quoted": "y",
+        "n": 2, "yes": True, "no": False,
+        "names": ["b", "c"], "one": ["b"], "all": None, "name": "3", "quoted": "y",
         "widths": [4, 5], "seeds": [1, 2], "years": ["2024"], "mixed": ["1", "b", "true"],
         "other": True,
     }  # fmt: skip

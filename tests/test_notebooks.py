@@ -482,6 +482,16 @@ def test_an_empty_choice_is_refused_and_none_is_all(store):
         load_runs(store, ["actorq"], tasks=[])
 
 
+@pytest.mark.parametrize("load", [load_records, load_runs])
+def test_a_text_is_neither_a_list_nor_a_switch(store, monkeypatch, load):
+    monkeypatch.setattr("quarl_nb.notebook.records._measure", lambda *_: pytest.fail("measured"))
+    with pytest.raises(QuarlError, match=r"is a list of names, e.g. \['mine'\], not 'mine' "):
+        load(store, ["actorq"], None, "mine")
+    for text in ("False", "no", 1):
+        with pytest.raises(QuarlError, match=f"^recompute is True or False, not {text!r}$"):
+            load(store, ["actorq"], recompute=text)
+
+
 def test_of_several_policies_those_without_records_are_measured(store, monkeypatch):
     measured = []
 

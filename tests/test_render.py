@@ -104,6 +104,8 @@ def test_a_failure_raises_and_keeps_the_old_output(tmp_path, cells, message):
         ({"why": 1}, "allowed: profile, bits, names"),
         ({"bits": (1, 2)}, r"'bits' must be a JSON value, not \(1, 2\)"),
         ({"bits": {"a": {1}}}, "must be a JSON value"),
+        ({"bits": "four"}, "^parameter 'bits' must be int, not 'four'$"),
+        ({"bits": True}, "^parameter 'bits' must be int, not True$"),
     ],
 )
 def test_wrong_parameters_are_refused_before_running(tmp_path, parameters, message):

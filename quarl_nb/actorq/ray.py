@@ -14,7 +14,7 @@ from typing import Any
 
 import cloudpickle
 import ray
-from ray.exceptions import RayError, RayTaskError
+from ray.exceptions import RayActorError, RayError, RayTaskError
 
 from quarl_nb.actorq.crew import QUANTIZER, Crew
 from quarl_nb.actorq.member import Failure
@@ -62,7 +62,8 @@ class Remote:
 
     def await_hello(self) -> None:
         if not ray.wait([self.calls[0]], timeout=START_S)[0]:
-            raise QuarlError(f"{self.name} found no free CPU in the Ray cluster in {START_S:.0f} s")
+            raise QuarlError(f"{self.name} was not up in {START_S:.0f} s: no CPU of the cluster "
+                             "is free, or what it makes takes longer")  # fmt: skip
         if self.receive() is None:
             raise QuarlError(f"{self.name} {self.death()} while it started")
 
@@ -72,6 +73,11 @@ class Remote:
         except RayTaskError as error:  # not of our making: code that the worker does not have
             raise QuarlError(f"{self.name}: {error.cause}".partition("\n")[0]) from error
         except RayError as error:
+            # Nothing killed it: its node cannot make it.
+            if isinstance(error, RayActorError) and error.actor_init_failed:
+                reason = str(error).strip().splitlines()[-1]
+                raise QuarlError(f"{self.name}: {reason} (on a node of the Ray cluster, which must "
+                                 "import quarl_nb)") from error  # fmt: skip
             self._death = "lost its node" if "its node has died" in str(error) else "was killed"
             return None
         if isinstance(message, Failure):
@@ -147,4 +153,5 @@ class RayCrew(Crew[Remote]):
     def _check_somebody_acts(self) -> None:
         """Ray starts an actor when a CPU is free: a cluster that lost nodes may have none."""
         if all(actor.overdue for actor in self.actors):
-            raise QuarlError(f"no actor found a free CPU in the Ray cluster in {START_S:.0f} s")
+            raise QuarlError(f"no actor was up in {START_S:.0f} s: no CPU of the Ray cluster is "
+                             "free, or their environments take longer to make")  # fmt: skip

@@ -85,5 +85,13 @@ def _check_reachable(address: str) -> None:
         subprocess.run(command, capture_output=True, check=True, timeout=CONNECT_S)
     except (OSError, OverflowError) as error:
         raise QuarlError(f"no Ray cluster at RAY_ADDRESS {address}: {error}") from error
-    except subprocess.SubprocessError as error:
-        raise QuarlError(f"what is at RAY_ADDRESS {address} is no Ray cluster") from error
+    except subprocess.CalledProcessError as error:
+        told = error.stderr.decode(errors="replace")
+        if "RAY_AUTH_MODE" in told:  # one that `ray start` made where Ray has a token
+            raise QuarlError(f"the Ray cluster at RAY_ADDRESS {address} asks for a token: set "
+                             "RAY_AUTH_MODE=token") from error  # fmt: skip
+        reason = f" ({told.strip().splitlines()[-1]})" if told.strip() else ""
+        raise QuarlError(f"what is at RAY_ADDRESS {address} is no Ray cluster{reason}") from error
+    except subprocess.TimeoutExpired as error:
+        raise QuarlError(f"what is at RAY_ADDRESS {address} is no Ray cluster, or does not answer "
+                         f"within {CONNECT_S:.0f} s") from error  # fmt: skip

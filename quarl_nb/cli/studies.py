@@ -198,8 +198,8 @@ def _settings(texts: Sequence[str], defaults: Mapping[str, Any]) -> dict[str, An
 
 
 def _value(text: str, default: Any = None) -> Any:
-    try:
-        value = json.loads(text)
+    try:  # True and False are what Python, and so the notebooks, call them
+        value = json.loads({"True": "true", "False": "false"}.get(text, text))
     except ValueError:
         return text
     return text if isinstance(default, str) and not isinstance(value, str) else value

@@ -36,10 +36,10 @@ def load_records(
             as all of the best profile does, which no notebook begins on its own.
 
     Raises:
-        QuarlError: no such profile, no policy is named, or one has no records (others do) and was
-            not measured now.
+        QuarlError: no such profile, no policy or no list is named, or one has no records (others
+            do) and was not measured now; `recompute` is neither True nor False.
     """
-    _check_named("policy", policies)
+    _check_asked("policy", policies, recompute)
     frames = {}
     for study in dict.fromkeys([*studies, *(n for s in studies for n in FAMILIES.get(s, ()))]):
         frames[study] = store.frame(study, profile)
@@ -77,10 +77,10 @@ def load_runs(
             to choose from are then only read, and whole.
 
     Raises:
-        QuarlError: no such profile, no task is named, or one has no records (others do) and was not
-            measured now.
+        QuarlError: no such profile, no task or no list is named, or one has no records (others do)
+            and was not measured now; `recompute` is neither True nor False.
     """
-    _check_named("task", tasks)
+    _check_asked("task", tasks, recompute)
     frames = {}
     recorded: set[str] = set()
     for study in studies:
@@ -119,9 +119,19 @@ def _without_records(frame: pd.DataFrame, wanted: list[str] | None) -> list[str]
     return [name for name in wanted or () if name not in {*frame["policy"]}]
 
 
-def _check_named(what: str, names: Sequence[str] | None) -> None:
+def _check_asked(what: str, names: Sequence[str] | None, recompute: bool) -> None:
+    """Refuse what a notebook is easily given in place of a list or a switch, before it runs.
+
+    Raises:
+        QuarlError: no name, a text in place of a list of names, or of True or False.
+    """
     if names is not None and not names:
         raise QuarlError(f"{CHOSEN_BY[what]}: none is named; all are if it is left out (None)")
+    if isinstance(names, str):
+        raise QuarlError(f"{CHOSEN_BY[what]} is a list of names, e.g. ['{names}'], not {names!r} "
+                         "(papermill -y takes lists, its -p none)")  # fmt: skip
+    if not isinstance(recompute, bool):
+        raise QuarlError(f"recompute is True or False, not {recompute!r}")
 
 
 def _check_recorded(

@@ -154,6 +154,51 @@ def test_an_unreachable_or_foreign_address_is_one_line_and_no_hang(small_dqn, mo
             assert "\n" not in str(error.value) and time.monotonic() - started < 30
 
 
+def test_what_the_cluster_says_is_told(monkeypatch):
+    pytest.importorskip("ray")
+    from quarl_nb.actorq import ray_cluster
+
+    def status(told):
+        def run(command, **_):
+            raise subprocess.CalledProcessError(1, command, stderr=told)
+
+        monkeypatch.setattr(subprocess, "run", run)
+        with pytest.raises(QuarlError) as error:
+            ray_cluster._check_reachable("auto")
+        return str(error.value)
+
+    assert status(b"Traceback\n  x\nAuthenticationError: RAY_AUTH_MODE is currently 'disabled'\n") \
+        == "the Ray cluster at RAY_ADDRESS auto asks for a token: set RAY_AUTH_MODE=token"
+    assert status(b"Traceback\nRayError: too old\n") == (
+        "what is at RAY_ADDRESS auto is no Ray cluster (RayError: too old)"
+    )
+    assert status(b"") == "what is at RAY_ADDRESS auto is no Ray cluster"
+
+
+@pytest.mark.parametrize(("missing", "message"), [
+    (True,
+     r"^actor 0: ModuleNotFoundError: No module named 'quarl_nb' \(on a node of the Ray cluster,"),
+    (False, "^actor 0 was killed while it started$"),
+])  # fmt: skip
+def test_a_node_that_cannot_make_an_actor_killed_none(monkeypatch, missing, message):
+    ray = pytest.importorskip("ray")
+    from quarl_nb.actorq.ray import Remote
+
+    class Handle:
+        class start:
+            remote = staticmethod(lambda: "call")
+
+    def get(call, timeout):
+        lines = "ray::X\nModuleNotFoundError: No module named 'quarl_nb'"
+        cause = ray.exceptions.RayTaskError("X", lines, ModuleNotFoundError(lines), actor_id="1")
+        raise ray.exceptions.ActorDiedError(cause if missing else None)
+
+    monkeypatch.setattr("ray.wait", lambda calls, timeout: (calls, []))
+    monkeypatch.setattr("ray.get", get)
+    with pytest.raises(QuarlError, match=message):
+        Remote("actor 0", Handle, 0).await_hello()
+
+
 def test_an_actors_waiting_for_the_run_to_begin_is_none_of_its_seconds(
     counter, mlp_policy, monkeypatch
 ):
