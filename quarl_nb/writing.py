@@ -112,8 +112,8 @@ def write_together(contents: Mapping[Path, bytes], stale: Iterable[Path]) -> Non
                 with places[path].open("wb") as file:
                     file.write(content)
                     _onto_disk(file)
-            for path in stale:
-                path.unlink(missing_ok=True)
+            for path in stale:  # of a link that stays, what it points to
+                (Path(os.path.realpath(path)) if path in places else path).unlink(missing_ok=True)
             for path, temporary in places.items():
                 temporary.replace(os.path.realpath(path))
         except OSError as error:
