@@ -13,7 +13,8 @@ from typing import IO, Any
 
 from quarl_nb.errors import QuarlError
 
-_MARKS = ("data/records", "data/policies", "data/paper")
+# No records: a run writes them wherever it is told to, and would turn that folder into the project.
+_MARKS = ("data/policies", "data/paper")
 
 
 def project_root() -> Path:
