@@ -15,7 +15,7 @@ from quarl_nb.actorq.environments import env_factory, random_observations
 from quarl_nb.actorq.exploration import left_out
 from quarl_nb.actorq.learner import Learner
 from quarl_nb.actorq.process import run_process
-from quarl_nb.actorq.replay import check_algorithm
+from quarl_nb.actorq.replay import check_algorithm, unused_hooks
 from quarl_nb.actorq.result import Result
 from quarl_nb.actorq.run import Run
 from quarl_nb.actorq.saving import Saving, with_paths
@@ -90,6 +90,9 @@ class ActorQ:
         if own := left_out(algorithm):
             logger.warning("ActorQ's actors bring their own noise (noise_max), not %s",
                            " or ".join(own))
+        for hook in unused_hooks(algorithm):
+            logger.warning("ActorQ feeds and samples by itself: it does not call %s.%s",
+                           type(algorithm).__name__, hook)
         check_choice("engine", engine, ENGINES)
         for name in settings:
             check_choice("setting of ActorQ", name, [

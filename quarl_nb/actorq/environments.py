@@ -20,11 +20,17 @@ from stable_baselines3.common.vec_env import (
 
 from quarl_nb.errors import QuarlError, one_line, users_own
 from quarl_nb.rl.atari import is_atari
-from quarl_nb.rl.envs import channels_first, close, made_by, make_env, silence_mujoco_deprecations
+from quarl_nb.rl.envs import (
+    MONITOR,
+    channels_first,
+    close,
+    made_by,
+    make_env,
+    silence_mujoco_deprecations,
+)
 from quarl_nb.rl.fits import check_spaces
 from quarl_nb.rl.spec import PolicySpec
 
-MONITOR = "stable_baselines3.common.monitor:Monitor"
 GIVE_ONE = "give ActorQ(env=...) a function that makes one environment"
 
 

@@ -132,14 +132,25 @@ def _write(buffer: ReplayBuffer, sent: Transitions, env: int, actions: np.ndarra
 
 
 def _add_one_by_one(buffer: Any, sent: Transitions, env: int, actions: np.ndarray) -> None:
-    for t, action in enumerate(actions):
+    for t in range(len(actions)):
         if isinstance(buffer, NStepReplayBuffer):
             # A cut of the step that was here, where the buffer keeps no timeouts.
             buffer.timeouts[buffer.pos] = 0
+        step = slice(t, t + 1)  # of one environment, as SB3 adds a step
+        info: dict[str, Any] = {"TimeLimit.truncated": bool(sent.timeouts[t, env])}
+        if sent.dones[t, env]:
+            info["terminal_observation"] = sent.next_obs[t, env]
         buffer.add(
-            sent.obs[t, env], sent.next_obs[t, env], action, sent.rewards[t, env],
-            sent.dones[t, env], [{"TimeLimit.truncated": bool(sent.timeouts[t, env])}],
+            sent.obs[step, env], sent.next_obs[step, env], actions[step], sent.rewards[step, env],
+            sent.dones[step, env], [info],
         )  # fmt: skip
+
+
+def unused_hooks(algorithm: OffPolicyAlgorithm) -> list[str]:
+    """What a subclass changes of SB3's own collecting of transitions, which actors replace."""
+    hooks = ("collect_rollouts", "_sample_action", "_store_transition")
+    return [name for name in hooks
+            if getattr(type(algorithm), name) is not getattr(OffPolicyAlgorithm, name)]  # fmt: skip
 
 
 def check_algorithm(algorithm: Any) -> None:

@@ -279,6 +279,35 @@ class OneByOneNStep(NStepReplayBuffer):
     """The same of n-step returns."""
 
 
+class Witness(ReplayBuffer):
+    """One that remembers the shapes it was given, and what it is told of an episode's end."""
+
+    def add(self, obs, next_obs, action, reward, done, infos):
+        shapes = [np.shape(each) for each in (obs, next_obs, action, reward, done, infos)]
+        vars(self).setdefault("seen", []).append(shapes)
+        self.last = obs, next_obs, infos[0].get("terminal_observation"), done
+        super().add(obs, next_obs, action, reward, done, infos)
+
+
+@pytest.mark.parametrize("discrete", [True, False])
+def test_a_users_replay_buffer_is_given_steps_as_sb3_gives_them(counter, discrete):
+    def made():
+        kind = DQN if discrete else DDPG
+        return kind("MlpPolicy", counter(discrete=discrete), buffer_size=100, device="cpu",
+                    replay_buffer_class=Witness, learning_starts=50)  # fmt: skip
+
+    own, fed = made(), made()
+    own.learn(5)
+    actions = np.zeros(5, np.int64) if discrete else np.zeros((5, 2), np.float32)
+    obs, done = np.random.default_rng(0).normal(size=(6, 2)), np.arange(5) == 4
+    Learner(fed, Settings(), 10).insert(
+        transitions(obs[:-1], obs[1:], actions, np.ones(5), done, done)
+    )
+    assert fed.replay_buffer.seen == own.replay_buffer.seen[:5]
+    before, after, terminal, ended = fed.replay_buffer.last
+    assert np.array_equal(before, obs[4:5]) and np.array_equal(after[0], terminal) and ended == [1]
+
+
 @pytest.mark.parametrize("discrete", [True, False])
 @pytest.mark.parametrize("buffer", [OneByOne, OneByOneNStep])
 def test_messages_written_at_once_are_what_add_makes_of_them(counter, discrete, buffer):

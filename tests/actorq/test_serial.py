@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from sb3_contrib import TQC
-from stable_baselines3 import DDPG, SAC, TD3
+from stable_baselines3 import DDPG, DQN, SAC, TD3
 from stable_baselines3.common.noise import NormalActionNoise
 
 from quarl_nb.actorq import ActorQ
@@ -97,6 +97,17 @@ def test_what_the_algorithm_would_explore_by_is_warned_of(small_dqn, caplog):
     assert warned(SAC, use_sde=True) == [told + "samples of the policy or use_sde"]
     ActorQ(small_dqn(), engine="serial")
     assert len(caplog.messages) == 1
+
+
+def test_a_hook_that_is_not_called_is_told(caplog):
+    class Scaled(DQN):
+        def _store_transition(self, buffer, action, obs, reward, dones, infos):
+            super()._store_transition(buffer, action, obs, reward / 100, dones, infos)
+
+    model = Scaled("MlpPolicy", "CartPole-v1", buffer_size=10, device="cpu")
+    ActorQ(model, engine="serial")
+    told = "ActorQ feeds and samples by itself: it does not call Scaled._store_transition"
+    assert caplog.messages == [told]
 
 
 def test_a_users_own_quantizer_makes_what_actors_run(small_dqn, counter):
