@@ -28,6 +28,7 @@ from quarl_nb.rl.sb3_spaces import obs_of
 
 OURS = "quarl/"
 RESCALED = "rescaled:"
+MONITOR = "stable_baselines3.common.monitor:Monitor"  # which SB3 puts around every environment
 
 
 def make_env(env_id: str) -> gym.Env:
@@ -100,9 +101,19 @@ def make_vec(
         return gym.make_vec(env_id, num_envs=n_envs)
     made = partial(made_by, make or partial(make_env, env_id))
     with users_own("environment"):
-        vec = SyncVectorEnv([made] * n_envs, autoreset_mode=AutoresetMode.NEXT_STEP)
+        vec = SyncVectorEnv([lambda: _Optionless(made())] * n_envs,
+                            autoreset_mode=AutoresetMode.NEXT_STEP)  # fmt: skip
     check_apart(vec.envs)
     return vec
+
+
+class _Optionless(gym.Wrapper):
+    """Is reset without options, where a vector environment leaves {} of those that it was given."""
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        return self.env.reset(seed=seed, options=options or None)
 
 
 def made_by(make: Callable[[], gym.Env]) -> gym.Env:

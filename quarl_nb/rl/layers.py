@@ -125,6 +125,8 @@ class Layer:
 
     def __post_init__(self) -> None:
         check_choice("layer", self.kind, LAYERS)
+        if not isinstance(self.options, Mapping):
+            raise QuarlError(f"layer '{self.kind}' has no object of options: {self.options!r}")
 
     def build(self) -> nn.Module:
         """The module on the meta device: no file can make it allocate memory.

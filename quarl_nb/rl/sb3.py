@@ -9,10 +9,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import torch
+from gymnasium.envs.registration import EnvSpec
 
 from quarl_nb.errors import QuarlError, brief, one_line
-from quarl_nb.rl.envs import close, make_env
+from quarl_nb.rl.atari import is_atari
+from quarl_nb.rl.envs import MONITOR, close, make_env
 from quarl_nb.rl.layers import activation_kind, class_path, kind_of_class
 from quarl_nb.rl.policies import PolicyNet
 from quarl_nb.rl.safe_pickle import (
@@ -70,28 +73,26 @@ def policy_from_model(
     """The acting path of a live stable-baselines3 or sb3-contrib model.
 
     Args:
-        env_id: where it acts (default: the id of the model's environment, if it has one).
+        env_id: where it acts (default: the id of the model's environment, if it has one; what else
+            makes that environment, its arguments and wrappers, is logged: a policy keeps none).
         normalization: observation statistics (default: those of the model's ``VecNormalize``).
         tensors: its policy's `state_dict` on the CPU, whose memory the path then shares: of the
             model's own it follows the training (default: a copy).
 
     Raises:
-        QuarlError: recurrent, a custom network, a space other than Box and Discrete, or prepared
-            for quantization-aware training (`quarl_nb.rl.qat.export_qat` reads those).
+        QuarlError: recurrent, a custom network, a space other than Box and Discrete, normalized
+            inside another wrapper, or prepared for quantization-aware training
+            (`quarl_nb.rl.qat.export_qat` reads those).
     """
     policy = model.policy
+    if env_id is None and tensors is None:
+        _warn_of_changes(_spec_of(model))
     _check_known(type(policy).__module__, class_path(policy.features_extractor_class))
     if tensors is None:
         tensors = {k: t.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
                    for k, t in policy.state_dict().items()}  # fmt: skip
     if _quantization_aware(tensors):
         raise QuarlError("quantization-aware policy: export it with quarl_nb.rl.qat.export_qat")
-    normalizer = model.get_vec_normalize_env()
-    if normalization is None and normalizer is not None and normalizer.norm_obs:
-        rms = normalizer.obs_rms
-        normalization = ObsNormalization(
-            rms.mean, rms.var, normalizer.epsilon, normalizer.clip_obs
-        )
     actor = getattr(policy, "actor", None)
     acting = Acting(
         algorithm_of(tensors, vars(model)),
@@ -102,6 +103,16 @@ def policy_from_model(
         clip_mean=float(getattr(actor, "clip_mean", 2.0)),
         divide_images=bool(policy.normalize_images),
     )
+    normalizer = model.get_vec_normalize_env()
+    if normalization is None and normalizer is not None and normalizer.norm_obs:
+        inner, outer = normalizer.observation_space.shape, model.observation_space.shape
+        if inner != outer:  # of a dictionary: None
+            raise QuarlError(f"its VecNormalize lies inside another wrapper, where observations "
+                             f"are {inner or 'a dictionary'}, not {outer}: put it outermost")
+        rms = normalizer.obs_rms
+        normalization = ObsNormalization(
+            rms.mean, rms.var, normalizer.epsilon, normalizer.clip_obs
+        )
     if normalization is None and normalizer is None:
         _warn_of_raw("the model", acting.algo, vars(model), "normalization")
     return build_policy(acting, tensors, env_id or env_id_of(model), normalization)
@@ -113,11 +124,33 @@ def env_id_of(model: Any) -> str | None:
     Environments that gymnasium did not make have none, and those of a ``SubprocVecEnv``, in
     processes of their own, tell it until they are closed.
     """
+    spec = _spec_of(model)
+    return spec.id if spec else None
+
+
+def _spec_of(model: Any) -> EnvSpec | None:
     try:
-        spec = model.env.get_attr("spec")[0] if model.env else None
+        return model.env.get_attr("spec")[0] if model.env else None
     except (EOFError, OSError, AttributeError, NotImplementedError):  # closed, or not SB3's own
         return None
-    return spec and spec.id
+
+
+def _warn_of_changes(spec: EnvSpec | None) -> None:
+    """Tell what makes an environment another one than its id alone names."""
+    if spec is None or spec.id not in gym.registry or is_atari(spec.id):
+        return
+    plain = gym.spec(spec.id)
+    same = {name: brief(value) for name, value in plain.kwargs.items()} | {"render_mode": ""}
+    changes = [f"{name}={brief(value)}" for name, value in spec.kwargs.items()
+               if name != "render_mode" and same.get(name) != brief(value)]  # fmt: skip
+    if spec.max_episode_steps != plain.max_episode_steps:
+        changes.append(f"max_episode_steps={spec.max_episode_steps}")
+    known = (MONITOR, *(wrapper.entry_point for wrapper in plain.additional_wrappers))
+    changes += [w.name for w in spec.additional_wrappers if w.entry_point not in known]
+    if changes:
+        logger.warning("the model acts in %s with %s, which a policy does not keep: evaluate it "
+                       "there (make=...), or register that environment and give its env_id",
+                       spec.id, ", ".join(changes))  # fmt: skip
 
 
 def policy_from_zip(

@@ -32,6 +32,13 @@ class SeedEnv(gym.Env):
         return np.array([self.seed_], dtype=np.float32), self.seed_, self.left == 0, False, {}
 
 
+class Plain(SeedEnv):
+    """It takes options, where it is given some."""
+
+    def reset(self, *, seed=None, options=None):
+        return super().reset(seed=seed if options is None else options["seed"])
+
+
 class Still:
     """A policy that always takes action 0 and remembers its batches."""
 
@@ -68,6 +75,11 @@ def test_every_seed_gets_one_whole_episode(n_envs):
     assert result.lengths == seeds
     assert result.returns == [float(seed * seed) for seed in seeds]
     assert result.seeds == seeds
+
+
+def test_environments_are_reset_without_options():
+    result = evaluate(Still(), None, range(1, 6), n_envs=2, make=Plain)
+    assert result.lengths == [1, 2, 3, 4, 5]
 
 
 def test_a_recurrent_state_starts_anew_with_each_episode():

@@ -252,6 +252,7 @@ def then(kind: str, **options: object) -> dict[str, object]:
 NAN, BOUNDS = float("nan"), {"kind": "clip", "shape": [2]}
 BAD_SPECS = {
     "unknown layer 'exec'": {"layers": [{"kind": "exec", "options": {}}]},
+    "'linear' has no object of options: 'x'": {"layers": [{"kind": "linear", "options": "x"}]},
     "bad options": {"layers": [{"kind": "linear", "options": {"size": 3}}]},
     "layer 'linear' has bad options: device": then(
         "linear", in_features=10**6, out_features=10**6, device="cpu"),

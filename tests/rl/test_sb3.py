@@ -23,7 +23,13 @@ from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import CheckpointCallback
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.torch_layers import BaseFeaturesExtractor, NatureCNN
-from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecNormalize
+from stable_baselines3.common.vec_env import (
+    DummyVecEnv,
+    SubprocVecEnv,
+    VecExtractDictObs,
+    VecFrameStack,
+    VecNormalize,
+)
 from torch import nn
 
 from quarl_nb.cli import main
@@ -171,6 +177,27 @@ def test_environments_in_processes_of_their_own_tell_their_id() -> None:
     assert PolicyNet.from_sb3(model).spec.env_id is None
 
 
+@pytest.mark.parametrize(
+    ("make", "told"),
+    [
+        (lambda: gym.make(PENDULUM), None),
+        (lambda: gym.make(PENDULUM, render_mode="rgb_array"), None),
+        (lambda: gym.make(PENDULUM, g=10.0), "g=10.0"),  # what it is, but its id does not say so
+        (lambda: gym.make(PENDULUM, g=2.0, max_episode_steps=9), "g=2.0, max_episode_steps=9"),
+        (lambda: gym.wrappers.RescaleAction(gym.make(PENDULUM), -1, 1), "RescaleAction"),
+    ],
+)
+def test_what_an_id_does_not_tell_of_an_environment_is_told(
+    make: Callable[[], gym.Env], told: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = sb3.PPO("MlpPolicy", make(), device="cpu")
+    assert PolicyNet.from_sb3(model, env_id=PENDULUM).spec.env_id == PENDULUM
+    assert not caplog.records  # whoever names one knows
+    assert PolicyNet.from_sb3(model).spec.env_id == PENDULUM
+    said = f"the model acts in {PENDULUM} with {told}, which a policy does not keep: "
+    assert [each.message.startswith(said) for each in caplog.records] == ([True] if told else [])
+
+
 def test_environments_that_do_not_tell_their_id_are_no_error() -> None:
     class Silent(DummyVecEnv):
         def get_attr(self, attr_name: str, indices: Any = None) -> list[Any]:
@@ -217,6 +244,31 @@ def test_normalization_is_the_first_step(normalized: BaseAlgorithm, tmp_path: Pa
         assert net.spec.layers[0].kind == "normalize"
         np.testing.assert_array_equal(net.act(obs)[0], expected)
     assert PolicyNet.from_sb3(model).spec.env_id == PENDULUM
+
+
+class Parts(gym.Env):
+    """Observations are a dictionary."""
+
+    observation_space = gym.spaces.Dict({"a": gym.spaces.Box(-1, 1, (1,))})
+    action_space = gym.spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict]:
+        super().reset(seed=seed)
+        return self.observation_space.sample(), {}
+
+
+def test_normalization_inside_another_wrapper_is_refused() -> None:
+    normalized = VecNormalize(DummyVecEnv([lambda: gym.make("MountainCarContinuous-v0")]))
+    parts = VecNormalize(DummyVecEnv([Parts]), norm_obs_keys=["a"])
+    for env, shapes in (
+        (VecFrameStack(normalized, 3), r"\(2,\), not \(6,\)"),
+        (VecExtractDictObs(parts, "a"), r"a dictionary, not \(1,\)"),
+    ):
+        model = sb3.PPO("MlpPolicy", env, n_steps=2, batch_size=2, device="cpu")
+        with pytest.raises(QuarlError, match=f"inside another wrapper, .* {shapes}: put it outer"):
+            PolicyNet.from_sb3(model)
+    inside = VecFrameStack(DummyVecEnv([lambda: gym.make("MountainCarContinuous-v0")]), 3)
+    assert PolicyNet.from_sb3(sb3.PPO("MlpPolicy", VecNormalize(inside), device="cpu"))
 
 
 @pytest.mark.parametrize(
