@@ -17,12 +17,13 @@ from typing import Any
 
 import gymnasium as gym
 
-from quarl_nb.errors import QuarlError, UnavailableError, check_choice
+from quarl_nb.errors import QuarlError, UnavailableError, check_choice, one_line
 from quarl_nb.rl.policies import PolicyNet, PolicySpec
 from quarl_nb.rl.public_envs import MAKERS
 from quarl_nb.rl.public_networks import CONVERTERS
 from quarl_nb.rl.safe_pickle import read_tensors
 from quarl_nb.rl.sb3 import MODERN_ENV_IDS, policy_from_zip
+from quarl_nb.rl.sb3_normalization import find_normalization
 
 AGENTS_VARIABLE = "QUARL_NB_AGENTS"
 _BESIDE = Path(__file__).resolve().parents[3] / "shared" / "agents"
@@ -67,6 +68,7 @@ class PublicAgent:
         name: `ppo-CartPole-v1`: algorithm and the environment it was trained in.
         env_id: the environment of today that it runs in.
         published: mean and standard deviation of the return, as its authors report.
+        vecnormalize: its normalization statistics, if the index names them.
         maker: in `public_envs.MAKERS`, if the environment needs wrapping.
     """
 
@@ -93,15 +95,21 @@ class PublicAgent:
             "trained_on": self.trained_on, "published": self.published,
         }  # fmt: skip
 
+    @property
+    def statistics(self) -> Path | None:
+        """What its observations are normalized by: as named, or what lies beside its zip."""
+        is_zip = self.model.suffix == ".zip"
+        return self.vecnormalize or (find_normalization(self.model) if is_zip else None)
+
     def digest(self) -> str:
         """SHA-256 of its files.
 
         Raises:
-            QuarlError: one cannot be read.
+            QuarlError: one cannot be read, or its statistics are missing.
         """
         sha256 = hashlib.sha256(_content(self.model))
-        if self.vecnormalize:
-            sha256.update(_content(self.vecnormalize))
+        if statistics := self.statistics:
+            sha256.update(_content(statistics))
         return sha256.hexdigest()
 
 
@@ -130,7 +138,7 @@ def public_agents(folder: str | Path | None = None) -> dict[str, PublicAgent]:
     try:
         index = json.loads((root / "index.json").read_text())
         agents = [_agent(root, entry) for entry in index]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise QuarlError(f"index.json of '{root}' is damaged: {error!r}") from error
     found: dict[str, PublicAgent] = {}
     for agent in agents:
@@ -145,13 +153,17 @@ def load_agent(name: str, folder: str | Path | None = None) -> PolicyNet:
 
     Raises:
         UnavailableError: no `index.json` there.
-        QuarlError: no such agent, a damaged file, or a network that is none of those known.
+        QuarlError: no such agent, a damaged file, one of another algorithm than the index says, or
+            a network that is none of those known.
     """
     agents = public_agents(folder)
     agent = agents[check_choice("public agent", name, agents)]
     if agent.model.suffix == ".zip":
-        net = policy_from_zip(agent.model, env_id=agent.env_id, vecnormalize=agent.vecnormalize)
+        net = policy_from_zip(agent.model, env_id=agent.env_id, vecnormalize=agent.statistics)
         spec, tensors = net.spec, net.state_dict()
+        if spec.algo != agent.algo:
+            said = f"{agent.algo}, as index.json says"
+            raise QuarlError(f"'{agent.model}' is of {spec.algo}, not of {said}")
     else:
         what = f"algorithm of '{agent.model}', which is no SB3 zip:"
         convert = CONVERTERS[check_choice(what, agent.algo, CONVERTERS)]
@@ -160,6 +172,8 @@ def load_agent(name: str, folder: str | Path | None = None) -> PolicyNet:
             spec, tensors = convert(tensors)
         except KeyError as error:
             raise QuarlError(f"'{agent.model}' lacks the tensor {error}") from error
+        except (ValueError, TypeError) as error:  # a weight has another rank
+            raise QuarlError(f"'{agent.model}' is damaged: {one_line(error)}") from error
     return PolicyNet(
         PolicySpec(agent.algo, agent.env_id, spec.obs_shape, spec.layers, spec.head,
                    agent.provenance), tensors,

@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from stable_baselines3 import A2C
+from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 from torch import nn
 from torch.nn import functional as F
 
@@ -229,13 +231,38 @@ def test_bad_folders_and_names_are_one_line(
     publish(tmp_path, "a3c-gru", "pong-v4.80", {"conv1.weight": torch.zeros(32, 1, 3, 3)})
     with pytest.raises(QuarlError, match="model.tar' lacks the tensor 'conv2.weight'"):
         load_policy("public/a3c-gru-pong-v4.80")
+    flat = BabyA3C().state_dict() | {"conv1.weight": torch.zeros(3)}
+    publish(tmp_path, "a3c-gru", "pong-v4.80", flat)
+    with pytest.raises(QuarlError, match="model.tar' is damaged: ValueError: not enough values to"):
+        load_policy("public/a3c-gru-pong-v4.80")
     publish(tmp_path, "ppo", "CartPole-v1", {"weight": torch.zeros(3)})
     message = "unknown algorithm of '.*model.tar', which is no SB3 zip: 'ppo'; allowed: a3c-gru, du"
     with pytest.raises(QuarlError, match=message):
         load_policy("public/ppo-CartPole-v1")
-    (tmp_path / "index.json").write_text("[{}]")
-    with pytest.raises(QuarlError, match="index.json .* is damaged"):
-        public_agents()
+    for text in ("[{}]", 100_000 * "["):
+        (tmp_path / "index.json").write_text(text)
+        with pytest.raises(QuarlError, match="index.json .* is damaged"):
+            public_agents()
+
+
+def test_statistics_beside_a_zip_are_part_of_the_agent(tmp_path: Path) -> None:
+    env = VecNormalize(DummyVecEnv([lambda: gym.make("CartPole-v1")]))
+    model = A2C("MlpPolicy", env, device="cpu")
+    model.save(tmp_path / "model.zip")
+    index = tmp_path / "index.json"
+    publish(tmp_path, "a2c", "CartPole-v1", {})
+    index.write_text(index.read_text().replace("model.tar", "model.zip"))
+    digests = []
+    for _ in range(2):
+        model.learn(20)
+        env.save(str(tmp_path / "vecnormalize.pkl"))
+        loaded = load_agent("a2c-CartPole-v1", tmp_path).state_dict()
+        assert np.allclose(loaded["layers.0.mean"], env.obs_rms.mean)
+        digests.append(public_agents(tmp_path)["a2c-CartPole-v1"].digest())
+    assert digests[0] != digests[1]
+    index.write_text(index.read_text().replace("a2c", "ppo"))
+    with pytest.raises(QuarlError, match="model.zip' is of a2c, not of ppo, as index.json says"):
+        load_agent("ppo-CartPole-v1", tmp_path)
 
 
 def test_two_agents_of_one_name_are_refused_by_their_files(tmp_path: Path) -> None:
