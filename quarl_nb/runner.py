@@ -8,7 +8,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -55,7 +55,8 @@ def run_study(
         profile: one of the study's profiles.
         store: where the records are and go.
         workers: processes that measure at once, each with one thread (one, if cells are timed).
-        shard: (i, n): only the i-th of n parts of the matrix, i from 1.
+        shard: (i, n): only the i-th of n parts of the matrix, i from 1; without it, another run of
+            the study into the same folder is told.
         recompute: measure cells that have a record too.
         parameters: values in place of the profile's.
         progress: show a bar on stderr (only on a terminal, and not under CI).
@@ -75,7 +76,7 @@ def run_study(
     EnergyMeter(gpus=False)  # an unknown country is to be told here, not by every cell
     store.prepare(study.name, profile)
     task = Task(study, profile, store)
-    with _alone() if study.timed else nullcontext():
+    with _alone() if study.timed else _beside_others(store.root / study.name, told=not shard):
         # Asked again: whom it waited for may have measured some of them.
         done, errors = _measure(task, missing(), 1 if study.timed else workers, len(jobs), progress)
     return RunSummary(done, len(jobs) - done - len(errors), len(errors), len(jobs), tuple(errors))
@@ -143,6 +144,23 @@ def _alone() -> Iterator[None]:
                 logger.warning("another timed study runs on this machine: waiting")
                 fcntl.flock(file, fcntl.LOCK_EX)
         yield
+
+
+@contextmanager
+def _beside_others(folder: Path, told: bool) -> Iterator[None]:
+    """Says, if it is to be `told`, that another run measures into the study's folder meanwhile."""
+    opened = os.open(folder, os.O_RDONLY)
+    try:
+        with suppress(OSError):  # its file system locks no folders
+            try:
+                fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if told:
+                    logger.warning("another run writes into '%s': what both lack, both measure "
+                                   "(--shard 1/2 and 2/2 part the cells)", folder)  # fmt: skip
+        yield
+    finally:
+        os.close(opened)
 
 
 def _report_failure(outcome: Outcome, path: Path) -> None:

@@ -6,6 +6,7 @@ import hashlib
 import io
 import json
 import math
+import re
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from functools import partial
@@ -72,8 +73,24 @@ class ResultStore:
         make_writable(folder)
         try:
             sweep(folder)
+            self._sweep_arrays(folder)
         except OSError as error:
             raise QuarlError(f"cannot write to '{folder}': {error.strerror}") from error
+
+    def _sweep_arrays(self, folder: Path) -> None:
+        """Remove arrays of writers that were killed before their record followed."""
+        found: dict[str, list[Path]] = {}
+        for file in folder.glob("*.npz"):
+            if re.fullmatch(r"[0-9a-f]{64}\.[0-9a-f]{12}\.npz", file.name):
+                found.setdefault(file.name.partition(".")[0], []).append(file)
+        for key, files in found.items():
+            path = folder / f"{key}.json"
+            if len(files) > 1 or not path.is_file():
+                with locked(folder):  # else a writer's are about to have theirs
+                    kept = self._arrays_at(path)
+                    for file in files:
+                        if file != kept:
+                            file.unlink(missing_ok=True)
 
     def write(
         self, record: Mapping[str, Any], arrays: Mapping[str, np.ndarray] | None = None

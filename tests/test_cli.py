@@ -120,6 +120,11 @@ def test_a_failed_cell_exits_with_1_and_status_counts_it(fakes, tmp_path, capsys
         ["failing", "smoke", "3", "2", "1", "1", "0"],
         ["failing", "quick", "4", "0", "0", "4", "0"],
     ]
+    done = next((tmp_path / "failing" / "smoke").glob("*.json"))
+    done.with_name(f"{done.stem}.error.txt").touch()  # as of another run: the cell is done
+    assert main(["status", "failing", *records]) == 0
+    smoke = capsys.readouterr().out.splitlines()[1].split()
+    assert smoke == ["failing", "smoke", "3", "2", "1", "1", "0"]
     (tmp_path / "fake" / "quick").mkdir(parents=True)
     (tmp_path / "fake" / "quick" / "own.json").touch()  # of a policy that no profile names
     assert main(["status", "fake", *records]) == 0
@@ -410,6 +415,8 @@ def test_bad_input_of_the_other_commands(arguments, message, capsys):
          "argument --bits: invalid int value: 'x' (see quarl-nb quantize --help)"),
         (["actorq", "--env", "CartPole-v1", "--algo", "dqn", "--actors", "3"],
          "unrecognized arguments: --actors 3 (see quarl-nb actorq --help)"),
+        (["status", "--records", ""],
+         "argument --records: the name is empty (see quarl-nb status --help)"),
         ([], "the following arguments are required: COMMAND (see quarl-nb --help)"),
     ],
 )  # fmt: skip

@@ -302,8 +302,9 @@ def test_weights_that_lose_nothing_by_quantization_are_shown_too(tmp_path, shown
      ("05_mixed_precision", {}, "**Nothing is measured yet**")],
 )
 def test_an_empty_store_is_told_and_no_training_is_started(name, chosen, told, tmp_path, shown):
+    (tmp_path / "none").mkdir()
     text = shown(name, records=str(tmp_path / "none"), **chosen)
-    assert not (tmp_path / "none").exists()
+    assert not [*(tmp_path / "none").iterdir()]
     assert told in text and "nothing is recorded" in text
     assert "- **not measured**: “" in text and "<picture>" not in text
 
@@ -373,15 +374,17 @@ def test_half_precision_shows_ratio_and_parts(tmp_path, shown):
 
 @pytest.mark.parametrize("name", [name for name, names in PARAMETERS.items() if "tasks" in names])
 def test_runs_of_hours_are_not_measured_unasked(name, shown, tmp_path):
+    (tmp_path / "records").mkdir()
     text = shown(name, records=str(tmp_path / "records"))
     assert "not measured" in text and "Nothing to draw" in text and "nothing is recorded" in text
     assert "<picture>" not in text and "**reproduced**" not in text
-    assert not (tmp_path / "records").exists()
+    assert not [*(tmp_path / "records").iterdir()]
 
 
 def test_the_pi_notebook_tells_what_is_published_measured_and_modelled(tmp_path, shown):
+    (tmp_path / "none").mkdir()
     empty = shown("10_pi_deployment", records=str(tmp_path / "none"), policy="nobody")
-    assert not (tmp_path / "none").exists() and "<picture>" not in empty
+    assert not [*(tmp_path / "none").iterdir()] and "<picture>" not in empty
     assert "**Nothing is timed yet**" in empty and "**no policy has flown yet**" in empty
     assert "no picture: data/policies has no nobody" in empty
     assert empty.count("- **not measured**: “") == 8 and "133" in empty  # Table 6 is always there
@@ -436,6 +439,17 @@ def test_the_tour_tells_which_form_is_without_a_loss_if_one_is(lost, told):
         "episodes": 20, "ranges": "minmax",
     })  # fmt: skip
     assert told in said[1] and "nan" not in said[0].lower()
+
+
+@pytest.mark.parametrize("load", [load_records, load_runs])
+def test_a_mistyped_folder_of_records_is_refused_and_not_made(load, tmp_path, monkeypatch):
+    store = ResultStore(tmp_path / "recrods")
+    with pytest.raises(QuarlError, match=r"'.*recrods' is not a folder; recompute=True makes it"):
+        load(store, ["weights"], "smoke")
+    assert not store.root.exists()
+    monkeypatch.chdir(tmp_path)  # a project of one's own, which has no records yet
+    (tmp_path / "data" / "policies").mkdir(parents=True)
+    assert load(ResultStore(), ["qat"], "full")["qat"].empty
 
 
 def test_without_records_the_study_is_run_and_only_then(tmp_path):
@@ -519,8 +533,8 @@ def test_trainings_are_not_started_for_a_policy_without_records(store, monkeypat
 
 
 def test_a_task_without_records_is_named(tmp_path):
-    assert load_runs(ResultStore(tmp_path / "none"), ["actorq"], tasks=["dm:x"])["actorq"].empty
     made = ResultStore(tmp_path)
+    assert load_runs(made, ["actorq"], tasks=["dm:x"])["actorq"].empty
     write_runs(made, "actorq", make_records(["Walker Stand"], ["fp32/torch"]))
     frames = load_runs(made, ["actorq", "loading"], tasks=["dm:walker-stand"])
     assert len(frames["actorq"]) and frames["loading"].empty

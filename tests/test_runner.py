@@ -157,6 +157,22 @@ def test_timed_studies_wait_for_one_another(store, caplog):
     assert caplog.text.count(line) == 1
 
 
+def test_two_runs_into_one_folder_are_told(store, caplog):
+    line = f"another run writes into '{store.root / 'fake'}': what both lack, both measure"
+    with ThreadPoolExecutor() as pool:
+        first = pool.submit(run, store, parameters={"delay_s": 1.0})
+        wait_for(lambda: (store.root / "fake").is_dir())
+        time.sleep(0.5)
+        run(store, shard=(1, 3))  # whoever parts the cells knows
+        assert not caplog.records
+        run(store)
+        assert line in caplog.text
+        first.result()
+    caplog.clear()
+    run(store, recompute=True)
+    assert not caplog.records
+
+
 def test_other_users_can_wait_for_a_timed_study_and_without_a_lock_nobody_does(
     tmp_path, monkeypatch
 ):

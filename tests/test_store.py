@@ -234,6 +234,24 @@ def test_prepare_sweeps_only_old_temporaries(store):
     assert list(folder.iterdir()) == [new]
 
 
+def test_prepare_sweeps_arrays_whose_record_never_followed(store, monkeypatch):
+    def die():
+        raise KeyboardInterrupt
+
+    first, second = make_record(1), make_record(2)
+    path = store.write(first, {"curve": np.zeros(3)})
+    for record in (first, second):
+        before_json(monkeypatch, die)
+        with pytest.raises(KeyboardInterrupt):
+            store.write(record, {"curve": np.zeros(5)})
+    own = path.with_name("own.npz")
+    own.touch()
+    assert len([*path.parent.glob("*.npz")]) == 4
+    store.prepare("ptq", "smoke")
+    assert len([*path.parent.glob("*.npz")]) == 2 and own.is_file()
+    assert len(store.arrays(store.read(path))["curve"]) == 3
+
+
 def test_prepare_minds_no_temporary_that_another_run_finishes(store, monkeypatch):
     path = store.write(make_record())
     monkeypatch.setattr(Path, "glob", lambda *_: iter([path.with_name(".gone.tmp")]))

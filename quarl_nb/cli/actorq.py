@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from quarl_nb.cli.arguments import place
 from quarl_nb.errors import QuarlError
 
 if TYPE_CHECKING:
@@ -49,9 +50,9 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     actorq.add_argument("--device", default="cpu", help="of the learner: cpu or cuda")
     actorq.add_argument("--autocast", default="", help="bf16: of a D4PG or DQN learner")
     actorq.add_argument("--seed", type=int, default=0, help="default: 0")
-    actorq.add_argument("--checkpoint", type=Path, metavar="FILE", help="to go on from")
-    actorq.add_argument("--to", type=Path, metavar="DIR", help="save the policy there")
-    actorq.add_argument("--record", type=Path, metavar="FILE",
+    actorq.add_argument("--checkpoint", type=place, metavar="FILE", help="to go on from")
+    actorq.add_argument("--to", type=place, metavar="DIR", help="save the policy there")
+    actorq.add_argument("--record", type=place, metavar="FILE",
                         help="write what was measured there, as JSON: returns, clocks, energy "
                              "(none of --engine ray: the meter sees no cluster)")
 

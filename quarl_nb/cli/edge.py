@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from quarl_nb.cli.arguments import place
 from quarl_nb.errors import QuarlError
 
 if TYPE_CHECKING:
@@ -20,20 +21,20 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     export.add_argument("policy", help="an SB3 zip, a policy's folder or name, hub:... (MLPs "
                                        "of relu or tanh)")
     export.add_argument("--precision", default="int8", help="fp32, int8 or int4 (default: int8)")
-    export.add_argument("--to", type=Path, required=True, metavar="DIR", help="folder to write")
+    export.add_argument("--to", type=place, required=True, metavar="DIR", help="folder to write")
     export.add_argument("--ranges", default="minmax", help="minmax, per_channel, percentile or mse")
     export.add_argument("--env", metavar="ID", help="default: what the policy says")
-    export.add_argument("--observations", type=Path, metavar="FILE",
+    export.add_argument("--observations", type=place, metavar="FILE",
                         help=".npy of raw observations (default: recorded in the environment)")
-    export.add_argument("--vecnormalize", type=Path, metavar="FILE",
+    export.add_argument("--vecnormalize", type=place, metavar="FILE",
                         help="vecnormalize.pkl of an SB3 zip (read, never executed)")
     export.add_argument("--activation", metavar="NAME",
                         help="of the hidden layers of an SB3 zip that does not tell it: tanh, ...")
 
     edge = command(edge_command, "import exported/cartpole/result.json")
     edge.add_argument("action", choices=["import"], help="put a board's result into the records")
-    edge.add_argument("result", type=Path, help="result.json, as benchmark.py wrote it")
-    edge.add_argument("--records", type=Path, help="folder (default: data/records)")
+    edge.add_argument("result", type=place, help="result.json, as benchmark.py wrote it")
+    edge.add_argument("--records", type=place, help="folder (default: data/records)")
 
 
 def export_command(options: argparse.Namespace) -> int:

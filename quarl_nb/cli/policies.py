@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable
 from pathlib import Path
 
+from quarl_nb.cli.arguments import place
 from quarl_nb.errors import QuarlError, check_choice, check_counts, check_seeds
 from quarl_nb.paths import entries, project_root
 from quarl_nb.writing import make_writable, write_atomically
@@ -32,7 +33,7 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
         reads_policy.add_argument("--env", metavar="ID", help="default: what the policy says; one "
                                   "of your own: MODULE:ID")
         reads_policy.add_argument("--episodes", type=int, default=20, help="default: 20")
-        reads_policy.add_argument("--vecnormalize", type=Path, metavar="FILE",
+        reads_policy.add_argument("--vecnormalize", type=place, metavar="FILE",
                                   help="vecnormalize.pkl of an SB3 zip (read, never executed)")
         reads_policy.add_argument("--activation", metavar="NAME",
                                   help="of the hidden layers of an SB3 zip that does not tell it: "
@@ -42,7 +43,7 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     evaluate.add_argument("--precision", default="fp32", help="fp32, fp16, int8, affine4, ...")
     evaluate.add_argument("--seed", type=int, default=0, help="of the first episode (default: 0)")
     quantize.add_argument("--bits", type=int, nargs="+", default=[8], help="widths (default: 8)")
-    quantize.add_argument("--out", type=Path, metavar="DIR", help="also write the table as CSV")
+    quantize.add_argument("--out", type=place, metavar="DIR", help="also write the table as CSV")
 
 
 def train_command(options: argparse.Namespace) -> int:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from quarl_nb.cli.arguments import place
 from quarl_nb.errors import QuarlError, UnavailableError, check_choice
 from quarl_nb.paths import project_root
 
@@ -31,7 +32,7 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
 
     render = command(render_command, "01_ptq_tables --set profile=quick")
     render.add_argument("notebooks", nargs="*", help="their names (default: all)")
-    render.add_argument("--out", type=Path, help="folder (default: notebooks/rendered)")
+    render.add_argument("--out", type=place, help="folder (default: notebooks/rendered)")
     _add_settings(render, "a parameter of the notebooks; lists as a,b,c (repeatable)")
 
     status = command(status_command, "ptq")
@@ -47,7 +48,7 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
         with_workers.add_argument("--workers", type=int, default=1,
                                   help="processes (default: 1; what is timed runs in one)")
     for with_records in (run, status, claims):
-        with_records.add_argument("--records", type=Path, help="folder (default: data/records)")
+        with_records.add_argument("--records", type=place, help="folder (default: data/records)")
 
 
 def run_command(options: argparse.Namespace) -> int:
@@ -97,7 +98,9 @@ def status_command(options: argparse.Namespace) -> int:
                 continue
             recorded = store.keys(study.name, profile)
             done = len(recorded.intersection(keys))
-            failed = sum(store.error_path(study.name, profile, key).is_file() for key in keys)
+            # One that failed beside a run that measured it, or when it was measured again, is done.
+            failed = sum(store.error_path(study.name, profile, key).is_file()
+                         for key in keys if key not in recorded)  # fmt: skip
             missing = len(keys) - done
             # Of other policies or parameters than the profile's: one's own.
             other = len(recorded) - done
@@ -200,7 +203,7 @@ def _settings(texts: Sequence[str], defaults: Mapping[str, Any]) -> dict[str, An
 def _value(text: str, default: Any = None) -> Any:
     try:  # True and False are what Python, and so the notebooks, call them
         value = json.loads({"True": "true", "False": "false"}.get(text, text))
-    except ValueError:
+    except (ValueError, RecursionError):
         return text
     return text if isinstance(default, str) and not isinstance(value, str) else value
 

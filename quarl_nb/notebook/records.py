@@ -37,9 +37,11 @@ def load_records(
 
     Raises:
         QuarlError: no such profile, no policy or no list is named, or one has no records (others
-            do) and was not measured now; `recompute` is neither True nor False.
+            do) and was not measured now; `recompute` is neither True nor False; the folder that is
+            named is not there, and is not to be made by measuring.
     """
     _check_asked("policy", policies, recompute)
+    _check_folder(store, recompute)
     frames = {}
     for study in dict.fromkeys([*studies, *(n for s in studies for n in FAMILIES.get(s, ()))]):
         frames[study] = store.frame(study, profile)
@@ -78,9 +80,11 @@ def load_runs(
 
     Raises:
         QuarlError: no such profile, no task or no list is named, or one has no records (others do)
-            and was not measured now; `recompute` is neither True nor False.
+            and was not measured now; `recompute` is neither True nor False; as `load_records` of
+            the folder.
     """
     _check_asked("task", tasks, recompute)
+    _check_folder(store, recompute)
     frames = {}
     recorded: set[str] = set()
     for study in studies:
@@ -132,6 +136,13 @@ def _check_asked(what: str, names: Sequence[str] | None, recompute: bool) -> Non
                          "(papermill -y takes lists, its -p none)")  # fmt: skip
     if not isinstance(recompute, bool):
         raise QuarlError(f"recompute is True or False, not {recompute!r}")
+
+
+def _check_folder(store: ResultStore, recompute: bool) -> None:
+    """Refuse a mistyped folder, in place of measuring into it; the project's own may yet come."""
+    if not recompute and not store.root.is_dir() and store.root != ResultStore().root:
+        raise QuarlError(f"no records: '{store.root}' is not a folder; recompute=True makes it, "
+                         "and measures")  # fmt: skip
 
 
 def _check_recorded(
