@@ -140,7 +140,7 @@ def _warn_of_changes(spec: EnvSpec | None) -> None:
     if spec is None or spec.id not in gym.registry or is_atari(spec.id):
         return
     plain = gym.spec(spec.id)
-    same = {name: brief(value) for name, value in plain.kwargs.items()} | {"render_mode": ""}
+    same = {name: brief(value) for name, value in plain.kwargs.items()}
     changes = [f"{name}={brief(value)}" for name, value in spec.kwargs.items()
                if name != "render_mode" and same.get(name) != brief(value)]  # fmt: skip
     if spec.max_episode_steps != plain.max_episode_steps:
