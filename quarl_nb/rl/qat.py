@@ -28,7 +28,7 @@ from quarl_nb.rl.qat_networks import (
     training_quantizers,
 )
 from quarl_nb.rl.quant_delay import QuantDelay
-from quarl_nb.rl.sb3 import policy_from_model
+from quarl_nb.rl.sb3 import env_id_of, policy_from_model
 from quarl_nb.rl.sb3_layers import Tensors
 
 # The acting network, and what SB3 calls the list of its statistics that the target copies.
@@ -84,7 +84,8 @@ def prepare_qat(
     if algo == "sac":
         _check_own_extractor(model.policy)
     if not any(qat_layers(networks[0])):
-        policy_from_model(model)  # what cannot be exported is refused before it is trained
+        # What cannot be exported is refused before it is trained.
+        policy_from_model(model, env_id=env_id_of(model))
     for parts in networks:
         quantize_aware(parts, bits, per_channel, method)
     steps = [q.step for q in training_quantizers(networks[0]) if isinstance(q, LearnedStep)]

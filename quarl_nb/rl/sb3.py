@@ -48,6 +48,8 @@ MODERN_ENV_IDS = {
         for version in (2, 3)
     },
 }
+# Arguments of `gym.make` and `gym.make_vec` that leave an environment what it is.
+_ASIDE = ("render_mode", "num_envs", "vectorization_mode")
 # Elsewhere a class may act in ways that its tensors do not show.
 _KNOWN_PACKAGES = ("stable_baselines3", "sb3_contrib", "quarl_nb")
 _KNOWN_EXTRACTORS = (
@@ -142,7 +144,7 @@ def _warn_of_changes(spec: EnvSpec | None) -> None:
     plain = gym.spec(spec.id)
     same = {name: brief(value) for name, value in plain.kwargs.items()}
     changes = [f"{name}={brief(value)}" for name, value in spec.kwargs.items()
-               if name != "render_mode" and same.get(name) != brief(value)]  # fmt: skip
+               if name not in _ASIDE and same.get(name) != brief(value)]  # fmt: skip
     if spec.max_episode_steps != plain.max_episode_steps:
         changes.append(f"max_episode_steps={spec.max_episode_steps}")
     known = (MONITOR, *(wrapper.entry_point for wrapper in plain.additional_wrappers))

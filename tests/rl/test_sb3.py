@@ -35,7 +35,9 @@ from torch import nn
 from quarl_nb.cli import main
 from quarl_nb.errors import QuarlError
 from quarl_nb.rl.fast_cnn import FAST_CNN_POLICIES, FastNatureCNN
+from quarl_nb.rl.model import make_model
 from quarl_nb.rl.policies import PolicyNet, load_policy, save_policy
+from quarl_nb.rl.recipes import get_recipe
 from quarl_nb.rl.sb3 import env_id_in, policy_from_zip
 
 PENDULUM, CARTPOLE = "Pendulum-v1", "CartPole-v1"
@@ -196,6 +198,12 @@ def test_what_an_id_does_not_tell_of_an_environment_is_told(
     assert PolicyNet.from_sb3(model).spec.env_id == PENDULUM
     said = f"the model acts in {PENDULUM} with {told}, which a policy does not keep: "
     assert [each.message.startswith(said) for each in caplog.records] == ([True] if told else [])
+
+
+def test_our_own_vector_environment_is_what_its_id_says(caplog: pytest.LogCaptureFixture) -> None:
+    model = make_model(get_recipe("dqn-AirNavigation-I"), seed=0)
+    env_id = PolicyNet.from_sb3(model).spec.env_id
+    assert env_id and env_id.startswith("quarl/") and not caplog.records
 
 
 def test_environments_that_do_not_tell_their_id_are_no_error() -> None:
