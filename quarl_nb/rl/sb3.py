@@ -9,13 +9,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import gymnasium as gym
 import torch
-from gymnasium.envs.registration import EnvSpec
 
 from quarl_nb.errors import QuarlError, brief, one_line
-from quarl_nb.rl.atari import is_atari
-from quarl_nb.rl.envs import MONITOR, close, make_env
+from quarl_nb.rl.envs import close, make_env
 from quarl_nb.rl.layers import activation_kind, class_path, kind_of_class
 from quarl_nb.rl.policies import PolicyNet
 from quarl_nb.rl.safe_pickle import (
@@ -25,6 +22,7 @@ from quarl_nb.rl.safe_pickle import (
     read_tensors,
     read_vecnormalize,
 )
+from quarl_nb.rl.sb3_environment import env_id_of, warn_of_changes
 from quarl_nb.rl.sb3_layers import (
     FAMILIES,
     Acting,
@@ -48,8 +46,6 @@ MODERN_ENV_IDS = {
         for version in (2, 3)
     },
 }
-# Arguments of `gym.make` and `gym.make_vec` that leave an environment what it is.
-_ASIDE = ("render_mode", "num_envs", "vectorization_mode")
 # Elsewhere a class may act in ways that its tensors do not show.
 _KNOWN_PACKAGES = ("stable_baselines3", "sb3_contrib", "quarl_nb")
 _KNOWN_EXTRACTORS = (
@@ -88,7 +84,7 @@ def policy_from_model(
     """
     policy = model.policy
     if env_id is None and tensors is None:
-        _warn_of_changes(_spec_of(model))
+        warn_of_changes(model)
     _check_known(type(policy).__module__, class_path(policy.features_extractor_class))
     if tensors is None:
         tensors = {k: t.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
@@ -118,41 +114,6 @@ def policy_from_model(
     if normalization is None and normalizer is None:
         _warn_of_raw("the model", acting.algo, vars(model), "normalization")
     return build_policy(acting, tensors, env_id or env_id_of(model), normalization)
-
-
-def env_id_of(model: Any) -> str | None:
-    """The id of a live model's environment; None without one, or where it does not tell.
-
-    Environments that gymnasium did not make have none, and those of a ``SubprocVecEnv``, in
-    processes of their own, tell it until they are closed.
-    """
-    spec = _spec_of(model)
-    return spec.id if spec else None
-
-
-def _spec_of(model: Any) -> EnvSpec | None:
-    try:
-        return model.env.get_attr("spec")[0] if model.env else None
-    except (EOFError, OSError, AttributeError, NotImplementedError):  # closed, or not SB3's own
-        return None
-
-
-def _warn_of_changes(spec: EnvSpec | None) -> None:
-    """Tell what makes an environment another one than its id alone names."""
-    if spec is None or spec.id not in gym.registry or is_atari(spec.id):
-        return
-    plain = gym.spec(spec.id)
-    same = {name: brief(value) for name, value in plain.kwargs.items()}
-    changes = [f"{name}={brief(value)}" for name, value in spec.kwargs.items()
-               if name not in _ASIDE and same.get(name) != brief(value)]  # fmt: skip
-    if spec.max_episode_steps != plain.max_episode_steps:
-        changes.append(f"max_episode_steps={spec.max_episode_steps}")
-    known = (MONITOR, *(wrapper.entry_point for wrapper in plain.additional_wrappers))
-    changes += [w.name for w in spec.additional_wrappers if w.entry_point not in known]
-    if changes:
-        logger.warning("the model acts in %s with %s, which a policy does not keep: evaluate it "
-                       "there (make=...), or register that environment and give its env_id",
-                       spec.id, ", ".join(changes))  # fmt: skip
 
 
 def policy_from_zip(
