@@ -38,8 +38,9 @@ class EnergyMeter:
     """Context manager that measures the work inside it, children included, alive or ended.
 
     A counter of the CPU says what the whole machine used; the run's part of it is its part of the
-    CPU time that the machine spent. A GPU's counts whole. Memory is always estimated, by the share
-    of it that the run holds every `SAMPLE_S`; if it is shorter, when it starts and ends.
+    CPU time that the machine spent. A GPU's counts whole. Memory is estimated (not of a board
+    whose counter holds it) by the share of it that the run holds every `SAMPLE_S`; if it is
+    shorter, when it starts and ends.
 
     What runs on a Ray cluster is not metered: its workers are no children, or end unseen.
 

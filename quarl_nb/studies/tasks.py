@@ -18,7 +18,7 @@ class Task:
         env_id: see `quarl_nb.rl.envs`.
         published: its name in Tables 2 and 3.
         steps: of the environment, Table 3's "steps trained"; where the return has not converged by
-            then, although every transition is sampled once or less (on two cores), more.
+            then, more (on two cores transitions are sampled once or less; Walker Stand's 4 times).
         pull_period: Table 3's "model pull frequency", or fewer steps where that is too stale.
         width: of the policy's hidden layers; the paper's where the task can be learned with it.
         samples_per_insert: on two cores.
@@ -62,7 +62,7 @@ class Task:
 # balance but drift out of bounds: one run each of eleven settings ended at 138 to 446. With twice
 # as many, returns over 10 steps and targets of 4000, one run from 1e-4 ended at 497, but another
 # stayed at 160 from its first tenth on; from 3e-5 they rose at last, to 278, 381 and 500, and
-# 12,400 updates end at 499 and 500, above 430 from 0.6 and 0.3 of the run on. (Sampled 4 times in
+# 12,500 updates end at 499 and 500, above 430 from 0.6 and 0.3 of the run on. (Sampled 4 times in
 # place of the paper's 16, transitions took 3100 from 1e-4 to the same, 498.) Acrobot has 6250
 # there, of two seeds at each setting: from 1e-4 they ended at -82 and -135 (with targets of 4000
 # steps one swung between -100 and -500 until half time), from 5e-5 at -120 and -149, from 3e-5 at

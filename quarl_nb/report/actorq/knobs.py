@@ -45,7 +45,8 @@ def setting_label(rows: pd.DataFrame) -> str:
 
 def papers_setting(rows: pd.DataFrame) -> pd.Series:
     """Which rows are in the paper's setting: learner on a GPU, 4 actors with one environment each,
-    policies of 3 x 2048, 16 samples per insert, batches of 256, in full precision (section 3)."""
+    policies of 3 x 2048, 16 samples per insert, in full precision (section 3), and batches of 256
+    (Acme's, which the paper builds on; it names no size)."""
     return ((rows["n_actors"] == 4) & (rows["envs_per_actor"] == 1) & (rows["width"] == 2048)
             & (rows["samples_per_insert"] == 16) & (rows["batch_size"] == 256)
             & ~rows["budget.device"].isin(["cpu", ""])
