@@ -48,6 +48,12 @@ def check_seeds(*seeds: int) -> None:
             raise QuarlError(f"seed must be from 0 to {SEEDS - 1}, not {seed}")
 
 
+def check_episode_seeds(first_seed: int, episodes: int) -> None:
+    """`check_seeds` of as many in a row, one an episode."""
+    check_seeds(first_seed)
+    check_seeds(first_seed + max(1, episodes) - 1)  # none is for others to refuse
+
+
 def same_type(what: str, value: Any, default: Any) -> Any:
     """`value`, if it has the type of `default` (an int becomes a float, or the same cell would have
     another key), else QuarlError."""

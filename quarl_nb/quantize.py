@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 import torch
 
-from quarl_nb.errors import QuarlError, check_counts, check_seeds
+from quarl_nb.errors import QuarlError, check_counts, check_episode_seeds
 from quarl_nb.quant import parse_precision
 from quarl_nb.report.losses import paired_losses
 from quarl_nb.rl.envs import named_by_file
@@ -62,7 +62,7 @@ def quantize_table(
     for name, how in formats:
         parse_precision(name, how)  # a wrong one is to be told before minutes of episodes
     check_counts(2, episodes=episodes)  # of one there is no interval
-    check_seeds(first_seed)
+    check_episode_seeds(first_seed, episodes)
     net, env_id = load_acting(source, env_id, vecnormalize, activation)
     subject = Subject(Path(str(source)).stem, net.spec.algo, env_id, net)
     budget = {"episodes": episodes, "first_seed": first_seed,

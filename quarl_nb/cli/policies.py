@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from quarl_nb.cli.arguments import place
-from quarl_nb.errors import QuarlError, check_choice, check_counts, check_seeds
+from quarl_nb.errors import QuarlError, check_choice, check_counts, check_episode_seeds
 from quarl_nb.paths import entries, project_root
 from quarl_nb.writing import make_writable, write_atomically
 
@@ -73,7 +73,7 @@ def evaluate_command(options: argparse.Namespace) -> int:
     from quarl_nb.rl.ptq import quantize_policy
 
     precision = parse_precision(options.precision, options.ranges)
-    check_seeds(options.seed)
+    check_episode_seeds(options.seed, options.episodes)
     net, env_id = load_acting(policy_source(options.policy), options.env,
                               options.vecnormalize, options.activation)
     quantized = quantize_policy(net, precision, env_id)

@@ -21,7 +21,14 @@ from stable_baselines3 import DQN
 from stable_baselines3.common.logger import Logger
 
 from quarl_nb.energy import EnergyMeter
-from quarl_nb.errors import QuarlError, UnavailableError, check_choice, check_counts, check_seeds
+from quarl_nb.errors import (
+    QuarlError,
+    UnavailableError,
+    check_choice,
+    check_counts,
+    check_episode_seeds,
+    check_seeds,
+)
 from quarl_nb.processes import keep_freed_memory
 from quarl_nb.rl.cuda_graph import EAGER_UPDATES, graphed_updates
 from quarl_nb.rl.evaluate import evaluate
@@ -86,7 +93,8 @@ class MixedPrecisionStudy:
                     ("timesteps", "evaluations", "eval_episodes", "episodes")}
         check_counts(1, **timing, **training)
         training["first_seed"] = parameters["first_seed"]
-        check_seeds(*parameters["seeds"], training["first_seed"])
+        check_seeds(*parameters["seeds"])
+        check_episode_seeds(training["first_seed"], training["episodes"])
         found = []
         for policy in parameters["policies"]:
             trained = policy in parameters["converge"]

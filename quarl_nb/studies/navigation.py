@@ -17,7 +17,7 @@ import torch
 from stable_baselines3 import DQN
 from torch import nn
 
-from quarl_nb.errors import QuarlError, check_counts, check_seeds
+from quarl_nb.errors import QuarlError, check_counts, check_episode_seeds, check_seeds
 from quarl_nb.quant import Precision, parse_precision, weight_bytes
 from quarl_nb.rl.air_navigation import ENV_ID, AirNavigationEnv
 from quarl_nb.rl.evaluate import Evaluation, evaluate
@@ -69,7 +69,8 @@ class NavigationStudy:
         training["timesteps"] = parameters["qat_timesteps"]
         check_counts(1, episodes=budget["episodes"], **training)
         training["warm_up"] = FINE_TUNING_WARM_UP
-        check_seeds(budget["first_seed"], *parameters["qat_seeds"])
+        check_episode_seeds(**budget)
+        check_seeds(*parameters["qat_seeds"])
         chosen = select(self.policies, parameters["policies"])
         trained_on = self._trained_on(parameters)
         if parameters["qat"] and chosen and not {*chosen} & {*trained_on}:

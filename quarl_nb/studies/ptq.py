@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from quarl_nb.errors import check_choice, check_counts, check_seeds
+from quarl_nb.errors import check_choice, check_counts, check_episode_seeds
 from quarl_nb.inference import fast_policy
 from quarl_nb.quant import RANGES, Precision, parse_precision, weight_bytes
 from quarl_nb.rl.atari import is_atari
@@ -78,6 +78,7 @@ class PTQStudy:
                 judged = ranges == "minmax" and precision in parameters["judged"]
                 swept = ranges == "minmax" and policy in parameters["swept"]
                 needed = max(episodes, episodes_of(policy, judged, swept))
+                check_episode_seeds(parameters["first_seed"], needed)
                 cell = {"policy": policy, "algo": algo, "env_id": env_id,
                         "precision": precision, "ranges": ranges, "seed": 0}  # fmt: skip
                 found.append((cell, budget | {"episodes": needed}))
@@ -86,7 +87,6 @@ class PTQStudy:
     def _check(self, parameters: Mapping[str, Any]) -> None:
         """Refuse numbers that do not count, and what would have no effect."""
         check_counts(1, episodes=parameters["episodes"])
-        check_seeds(parameters["first_seed"])
         for policy in parameters["swept"]:
             check_choice("policy to be swept", policy, SWEPT)
         # What a profile judges it may also name where other precisions are chosen.

@@ -15,7 +15,7 @@ import torch
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback
 
-from quarl_nb.errors import QuarlError, check_choice, check_counts, check_seeds
+from quarl_nb.errors import QuarlError, check_choice, check_counts, check_episode_seeds, check_seeds
 from quarl_nb.processes import keep_freed_memory
 from quarl_nb.quant import parse_precision, weight_statistics
 from quarl_nb.quant.qat import METHODS
@@ -173,7 +173,7 @@ def _budget(parameters: Mapping[str, Any], recipe: Recipe) -> dict[str, Any]:
     counts = ("max_timesteps", "ddpg_timesteps", "atari_timesteps", "evaluations",
               "eval_episodes", "episodes")  # fmt: skip
     check_counts(1, **{name: parameters[name] for name in counts})
-    check_seeds(parameters["first_seed"], *parameters["seeds"], *parameters["more_seeds"])
+    check_seeds(*parameters["seeds"], *parameters["more_seeds"])
     timesteps = min(timesteps, recipe.timesteps)
     if recipe.algo == "ddpg":
         timesteps = min(timesteps, parameters["ddpg_timesteps"])
@@ -181,6 +181,7 @@ def _budget(parameters: Mapping[str, Any], recipe: Recipe) -> dict[str, Any]:
     if is_atari(recipe.env_id):
         timesteps = min(timesteps, parameters["atari_timesteps"])
         episodes = min(episodes, ATARI_EPISODES)
+    check_episode_seeds(parameters["first_seed"], episodes)
     return {"timesteps": timesteps, "quant_delay": int(fraction * timesteps),
             "evaluations": parameters["evaluations"],
             "eval_episodes": parameters["eval_episodes"],

@@ -139,6 +139,7 @@ def test_policies_grow_as_the_paper_says():
         ({"eval_episodes": 0}, "eval_episodes must be at least 1, not 0"),
         ({"seeds": [-1]}, "seed must be from 0 to 2147483647, not -1"),
         ({"first_seed": -1}, "seed must be from 0 to 2147483647, not -1"),
+        ({"first_seed": 2**31 - 1, "episodes": 2}, "seed must be from 0 to 2147483647, not 21"),
     ],
 )
 def test_bad_parameters_are_one_clear_line(change, message):

@@ -221,6 +221,7 @@ def test_it_is_told_where_none_of_the_chosen_policies_is_trained_on(project, cap
         ({"qat_policies": ["mine"]}, "no QAT of policy 'mine': it has no recipe to go on by"),
         ({"episodes": 0}, "episodes must be at least 1, not 0"),
         ({"first_seed": -1}, "seed must be from 0 to 2147483647, not -1"),
+        ({"first_seed": 2**31 - 1, "episodes": 2}, "seed must be from 0 to 2147483647, not 21"),
         ({"qat_seeds": [-2]}, "seed must be from 0 to 2147483647, not -2"),
     ],
 )

@@ -144,6 +144,7 @@ def test_atari_policies_run_thirty_episodes(tmp_path, monkeypatch):
         ({"ranges": ["best"]}, "unknown ranges 'best'"),
         ({"episodes": 0}, "episodes must be at least 1, not 0"),
         ({"first_seed": -1}, "seed must be from 0 to 2147483647, not -1"),
+        ({"first_seed": 2**31 - 1, "episodes": 2}, "seed must be from 0 to 2147483647, not 21"),
         ({"swept": ["nope"]}, "unknown policy to be swept 'nope'; allowed: dqn-Breakout"),
         ({"judged": ["affine8"]}, "unknown precision to be judged 'affine8'; did you mean"),
         ({"episode": 3}, "unknown parameter of study 'ptq' 'episode'; did you mean 'episodes'"),

@@ -157,6 +157,7 @@ def test_the_full_profile_has_the_three_kinds_of_environments_and_every_width():
         ({"quant_delay": 1.0}, "quant_delay 1.0 is no fraction of the run"),
         ({"evaluations": 0}, "evaluations must be at least 1, not 0"),
         ({"seeds": [0, -1]}, "seed must be from 0 to 2147483647, not -1"),
+        ({"first_seed": 2**31 - 1, "episodes": 2}, "seed must be from 0 to 2147483647, not 21"),
         ({"first_seed": 10**20}, "seed must be from 0 to 2147483647, not 1000"),
     ],
 )  # fmt: skip
