@@ -70,8 +70,9 @@ class Task:
 # returns over 10 and 5 steps had learned by 0.65 of the run, ending at -93 and -80; with targets of
 # 500 by 0.2 and 0.4, ending at -91 and -90, and another seed with 10 steps by 0.35, at -86. A seed
 # that was slow there (3700 updates: -110) ended at -96 if it explored for twice as long and at -86
-# with a buffer of 30,000, but swung between; targets of 250 kept it below -124. Mountain Car's 12,500 from 1e-4 (one seed) stayed above -135 from 0.13 of the run
-# on; of 6200, half of Table 3's steps, another stayed above -126 from 0.47 on and ended at -100.
+# with a buffer of 30,000, but swung between; targets of 250 kept it below -124. Mountain Car's
+# 12,500 from 1e-4 (one seed) stayed above -135 from 0.13 of the run on; of 6200, half of Table 3's
+# steps, another stayed above -126 from 0.47 on and ended at -100.
 _DQN = dict(batch_size=128, buffer_size=100_000, learning_starts=1000, n_steps=5)
 # Rewards of the Control Suite are within [0, 1], so a return discounted by 0.99 is within [0, 100].
 _D4PG = dict(batch_size=96, learning_rate=3e-4, actor_learning_rate=2e-5, target_update_period=10,
