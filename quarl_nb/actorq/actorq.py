@@ -180,6 +180,9 @@ class ActorQ:
         except BaseException:
             self.algorithm.learning_starts = learning_starts  # which resuming may have put off
             raise
+        if progress.timesteps < total_steps <= self.algorithm.learning_starts:
+            logger.warning("nothing will be learned: learning starts after %d steps, of %d",
+                           self.algorithm.learning_starts, total_steps)  # fmt: skip
         return learner, progress
 
     def _resume(self) -> Progress:

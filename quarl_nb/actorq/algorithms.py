@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -83,7 +84,8 @@ def make_algorithm(
         )  # type: ignore[call-arg]  # SB3's base class has other parameters than its algorithms
     except AssertionError as error:  # SB3: the action space is not supported
         raise QuarlError(f"{algo} cannot act in {env_id}: {error}".partition("\n")[0]) from error
-    except (RuntimeError, TypeError, MemoryError) as error:  # torch: larger than memory, or int64
+    # torch: larger than memory, or int64; an option of its optimizers that is out of range
+    except (RuntimeError, TypeError, MemoryError, ValueError) as error:
         raise QuarlError(f"{algo} of width {width} cannot be made: {one_line(error)}") from error
 
 
@@ -100,7 +102,10 @@ def warmed_up(peak: float) -> Callable[[float], float]:
 def _schedule(text: str) -> Callable[[float], float]:
     kind, _, rate = text.partition("_")
     try:
-        return {"lin": linear, "warm": warmed_up}[kind](float(rate))
+        schedule, peak = {"lin": linear, "warm": warmed_up}[kind], float(rate)
+        if not 0 < peak < math.inf:
+            raise ValueError
+        return schedule(peak)
     except (KeyError, ValueError):
         allowed = "'lin_3e-4' or 'warm_3e-4'"
         raise QuarlError(f"learning rate {text!r} is no number, nor like {allowed}") from None

@@ -6,6 +6,7 @@ import logging
 from typing import Any
 
 import numpy as np
+from gymnasium import spaces
 from stable_baselines3.common.buffers import NStepReplayBuffer, ReplayBuffer
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 
@@ -174,4 +175,7 @@ def check_algorithm(algorithm: Any) -> None:
         raise QuarlError("ActorQ's transitions do not follow each other: optimize_memory_usage")
     if algorithm.replay_buffer is None:
         raise QuarlError(f"{name} has no replay buffer that could be fed")
+    space = algorithm.action_space
+    if isinstance(space, spaces.Box) and space.dtype.kind != "f":
+        raise QuarlError(f"actions are kept within [-1, 1]: no whole numbers, as {space} has")
     check_counts(1, batch_size=algorithm.batch_size)

@@ -37,7 +37,7 @@ class Settings:
     # Open what is pulled even if it acts already: what pulls cost where each finds a newer one.
     reopen: bool = False
     # Of all environments of an actor. With several actors or environments n-step returns end where
-    # a message does, bootstrapping there.
+    # a message does, bootstrapping there. DQN's targets change between messages at most.
     transitions_per_message: int = 50
     noise_max: float = NOISE_MAX  # sigma of the last actor, in half widths of the action range
     ez_greedy: bool = False  # random discrete actions go on for a while; see `EpsilonGreedy`

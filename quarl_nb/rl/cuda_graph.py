@@ -84,19 +84,25 @@ class GraphedUpdate:
         self._batch: ReplayBufferSamples | None = None
         self._replays: dict[tuple[bool, ...], Replay] = {}
         self._made, self._failed = 0, False
+        # What was due in an update so far. Its first is none of a graph: an optimizer that steps in
+        # few updates makes its moments then, and each replay would make them anew.
+        self._met: set[tuple[bool, ...]] = set()
 
     def __call__(self) -> None:
         """Sample a batch and make one gradient step."""
-        eager = self._failed or self._made < EAGER_UPDATES or self._made % LOGGED_EVERY == 0
-        self._made += 1
-        if eager or not self._replayed():
-            self._train()
-
-    def _replayed(self) -> bool:
         algorithm: Any = self.algorithm
         due = tuple(
             (algorithm._n_updates + 1) % getattr(algorithm, period, 1) == 0 for period in PERIODS
         )
+        eager = self._failed or self._made < EAGER_UPDATES or self._made % LOGGED_EVERY == 0
+        eager = eager or due not in self._met
+        self._made += 1
+        self._met.add(due)
+        if eager or not self._replayed(due):
+            self._train()
+
+    def _replayed(self, due: tuple[bool, ...]) -> bool:
+        algorithm: Any = self.algorithm
         self._sample()
         algorithm._update_learning_rate(self._optimizers)
         for group, rate in self._rates:

@@ -69,9 +69,9 @@ class D4PG(TD3):
 
     Raises:
         QuarlError: an impossible range or number of atoms; `n_steps` or a period that is no integer
-            of at least 1; `tau` outside of [0, 1]; a rate of the actor or a norm that is not above
-            0; an `autocast` that needs its losses scaled; n-step returns of observations that are
-            dictionaries.
+            of at least 1; `tau` or `gamma` outside of [0, 1]; a rate of the actor or a norm that is
+            not above 0; an `autocast` that needs its losses scaled; n-step returns of observations
+            that are dictionaries.
     """
 
     policy_aliases: ClassVar[dict[str, type[BasePolicy]]] = {
@@ -107,7 +107,7 @@ class D4PG(TD3):
         if autocast not in (None, torch.bfloat16):
             raise QuarlError(f"D4PG's autocast is None or torch.bfloat16, got {autocast}")
         check_counts(1, n_steps=n_steps, target_update_period=target_update_period)
-        _check(Real, lambda x: 0 <= x <= 1, "from 0 to 1", tau=tau)
+        _check(Real, lambda x: 0 <= x <= 1, "from 0 to 1", tau=tau, gamma=options.get("gamma", 1))
         # Clipping to a negative norm would turn the gradient around.
         _check(Real, lambda x: x > 0, "above 0", max_grad_norm=max_grad_norm)
         optional = {"max_dqda_norm": max_dqda_norm}

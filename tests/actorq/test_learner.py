@@ -2,10 +2,12 @@
 
 import csv
 
+import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from stable_baselines3 import DDPG, DQN, PPO
+from gymnasium.wrappers import TransformAction
+from stable_baselines3 import DDPG, DQN, PPO, TD3
 from stable_baselines3.common.buffers import NStepReplayBuffer, ReplayBuffer
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.logger import configure
@@ -152,6 +154,10 @@ def test_what_cannot_be_fed_is_refused(small_dqn):
         Learner(small_dqn(make_vec_env("CartPole-v1", 2)), Settings(), 10)
     with pytest.raises(QuarlError, match="VecNormalize"):
         Learner(small_dqn(VecNormalize(make_vec_env("CartPole-v1", 1))), Settings(), 10)
+    whole = TransformAction(gym.make("Pendulum-v1"), lambda action: action,
+                            gym.spaces.Box(-2, 2, (1,), np.int64))  # fmt: skip
+    with pytest.raises(QuarlError, match="no whole numbers, as Box.*int64.* has"):
+        Learner(TD3("MlpPolicy", whole, device="cpu"), Settings(), 10)
 
 
 def test_an_algorithm_loaded_without_its_environment_is_refused(small_dqn, tmp_path):

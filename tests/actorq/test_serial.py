@@ -526,6 +526,14 @@ def test_wrong_settings_are_one_clear_line(small_dqn, options, message):
         ActorQ(small_dqn(), **options)
 
 
+def test_a_run_too_short_to_learn_anything_is_told(small_dqn, caplog):
+    assert run(small_dqn(learning_starts=500), 100).updates == 0
+    assert "nothing will be learned: learning starts after 500 steps, of 100" in caplog.text
+    caplog.clear()
+    assert run(small_dqn(), 100).updates > 0
+    assert "learned" not in caplog.text
+
+
 @pytest.mark.parametrize("batch_size", [0, 2.5])
 def test_a_batch_of_nothing_is_refused(small_dqn, batch_size):
     with pytest.raises(QuarlError, match="^batch_size must be "):

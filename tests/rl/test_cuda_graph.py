@@ -88,6 +88,8 @@ def trained(model, update, n):
 ALGORITHMS = [
     ("dqn", {}), ("dqn", {"fused": False}), ("dqn", {"n_steps": 3}), ("dqn", {"autocast": "bf16"}),
     ("ddpg", {}), ("td3", {}), ("d4pg", {"target_update_period": 3}),
+    # The actor's first step is after those that are no graph anyway.
+    ("td3", {"policy_delay": 5}),
     ("d4pg", {"actor_learning_rate": "warm_1e-2", "n_steps": 1}),
 ]  # fmt: skip
 

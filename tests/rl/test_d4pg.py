@@ -385,6 +385,7 @@ def test_autocast_to_fp16_is_refused() -> None:
         ("target_update_period", 0, "at least 1"),
         *[(name, 2.5, "a whole number") for name in ("n_steps", "target_update_period")],
         *[("tau", wrong, "from 0 to 1") for wrong in (-0.1, 5.0, float("nan"))],
+        *[("gamma", wrong, "from 0 to 1") for wrong in (-1.0, 1.5, float("nan"))],
         *[("max_grad_norm", wrong, "above 0") for wrong in (-1.0, 0.0, float("nan"), None)],
         *[("max_dqda_norm", wrong, "above 0 or None") for wrong in (-1.0, float("nan"))],
         *[("actor_learning_rate", wrong, "above 0 or None") for wrong in (-1.0, "fast")],

@@ -285,7 +285,8 @@ def test_a_learning_rate_may_warm_up_first():
     np.testing.assert_allclose(rates, [0.0, 1e-3, 2e-3, 1e-3, 0.0], atol=1e-12)
 
 
-@pytest.mark.parametrize("rate", ["exp_1e-3", "lin_", "lin_fast", "1e-3", ""])
+@pytest.mark.parametrize("rate", ["exp_1e-3", "lin_", "lin_fast", "1e-3", "",
+                                  "lin_-1e-3", "warm_-1e-3", "lin_nan", "warm_inf", "lin_0"])
 def test_another_schedule_is_refused(rate):
     with pytest.raises(QuarlError, match=f"learning rate '{rate}' is no number, nor like 'lin_3e"):
         make_algorithm("dqn", "CartPole-v1", width=8, learning_rate=rate)
