@@ -84,8 +84,8 @@ class GraphedUpdate:
         self._batch: ReplayBufferSamples | None = None
         self._replays: dict[tuple[bool, ...], Replay] = {}
         self._made, self._failed = 0, False
-        # What was due in an update so far. Its first is none of a graph: an optimizer that steps in
-        # few updates makes its moments then, and each replay would make them anew.
+        # What was due in updates so far. The first update of a kind is no graph: an optimizer that
+        # seldom steps makes its moments then, and each replay would make them anew.
         self._met: set[tuple[bool, ...]] = set()
 
     def __call__(self) -> None:
