@@ -30,6 +30,11 @@ def project_root() -> Path:
     return here
 
 
+def policies_folder() -> Path:
+    """Where the suite's trained policies lie, a folder each."""
+    return project_root() / "data" / "policies"
+
+
 def untrained_file() -> Path:
     """What policies that learned nothing earn: `rl.untrained` writes it, the report reads it."""
     return project_root() / "data" / "untrained_returns.json"

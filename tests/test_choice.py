@@ -52,7 +52,7 @@ def test_the_weights_of_ones_own_policies_are_known_and_no_others(
     tmp_path, monkeypatch, make_policy
 ):
     assert weights_of("ppo-CartPole-v1") is None  # of the suite
-    monkeypatch.setattr("quarl_nb.studies.policies.project_root", lambda: tmp_path)
+    monkeypatch.setattr("quarl_nb.studies.policies.policies_folder", lambda: tmp_path)
     assert weights_of("mine") is None
-    folder = save_policy(make_policy((4,), LINEAR), tmp_path / "data" / "policies" / "mine")
+    folder = save_policy(make_policy((4,), LINEAR), tmp_path / "mine")
     assert weights_of("mine") == load_digest(folder)

@@ -17,6 +17,7 @@ from quarl_nb.errors import users_own
 from quarl_nb.processes import keep_freed_memory
 from quarl_nb.rl.cuda_graph import GraphedUpdate, can_be_graphed, train_once
 from quarl_nb.rl.policies import PolicyNet
+from quarl_nb.rl.sb3 import policy_from_model
 
 ACTIVITIES = ("insert", "sample", "train", "publish", "save", "wait")
 SAMPLERS = ("sample", "sample_weighted")  # of replay buffers: SB3's, and by priority
@@ -95,7 +96,7 @@ class Learner(Timed):
         state = self.algorithm.policy.state_dict()
         if self._policy is None:
             tensors = {name: t if on_cpu else t.to("cpu", copy=True) for name, t in state.items()}
-            self._policy = PolicyNet.from_sb3(self.algorithm, tensors=tensors)
+            self._policy = policy_from_model(self.algorithm, tensors=tensors)
             acting = {_memory(tensor) for tensor in self._policy.state_dict().values()}
             self._acting = {name: t for name, t in tensors.items() if _memory(t) in acting}
         elif not on_cpu:  # of a critic and target networks nothing needs to be copied
@@ -150,8 +151,10 @@ class Learner(Timed):
         """From where the algorithm is now, with room for messages, batches and the warm-up."""
         algorithm, settings = self.algorithm, self.settings
         ratio = settings.samples_per_insert
-        # Shorter messages leave it as it is: serial runs are to stay what they were.
-        longest = max(settings.transitions_per_message, settings.message_transitions)
+        # What pulls cut to less than the default's leaves it as it is: serial runs are to stay what
+        # they were.
+        asked = min(settings.transitions_per_message, Settings.transitions_per_message)
+        longest = max(asked, settings.message_transitions)
         insert = longest * settings.n_actors
         tolerance = max(
             TOLERANCE_RATE * self._warm_up * ratio, 2 * algorithm.batch_size, 2 * insert * ratio

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from quarl_nb.errors import QuarlError
-
 
 @dataclass
 class RateLimiter:
@@ -26,10 +24,6 @@ class RateLimiter:
     tolerance: float
     inserts: int = 0
     samples: int = 0
-
-    def __post_init__(self) -> None:
-        if self.samples_per_insert <= 0:
-            raise QuarlError(f"samples per insert {self.samples_per_insert} is not positive")
 
     def can_sample(self, n: int) -> bool:
         """Whether the learner may sample `n` transitions now."""

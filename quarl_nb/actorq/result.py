@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from time import process_time
 from typing import Any
@@ -81,7 +80,7 @@ class Result:
     episodes: list[Episode] = field(default_factory=list)
     snapshots: list[Snapshot] = field(default_factory=list)
     ages: list[int] = field(default_factory=list)
-    actor_s: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    actor_s: dict[str, float] = field(default_factory=dict)
     learner_s: dict[str, float] = field(default_factory=dict)
     cpu_s: dict[str, float] = field(default_factory=lambda: dict.fromkeys(ROLES, 0.0))
     pulls: int = 0
@@ -101,7 +100,7 @@ class Result:
         self.pulls += transitions.pulls
         self.pulled_bytes += transitions.pulled_bytes
         for activity, seconds in transitions.seconds.items():
-            self.actor_s[activity] += seconds
+            self.actor_s[activity] = self.actor_s.get(activity, 0.0) + seconds
         for episode_return, length in transitions.episodes:
             self.episodes.append(
                 Episode(self.steps, wall_s, transitions.actor, episode_return, length)
@@ -115,7 +114,8 @@ class Result:
     def as_measured(self) -> dict[str, Any]:
         """JSON for a record, episodes as columns; snapshots are the study's to evaluate."""
         plain = {k: v for k, v in vars(self).items() if k not in ("episodes", "snapshots")}
-        columns = [asdict(episode) for episode in self.episodes]
-        names = ("steps", "wall_s", "actor", "episode_return", "length")
-        plain["episodes"] = {name: [column[name] for column in columns] for name in names}
-        return plain | {"actor_s": dict(self.actor_s)}
+        plain["episodes"] = {
+            column.name: [getattr(episode, column.name) for episode in self.episodes]
+            for column in fields(Episode)
+        }
+        return plain

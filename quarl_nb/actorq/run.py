@@ -23,7 +23,8 @@ logger = logging.getLogger(__name__)
 
 def _is_watched() -> bool:
     """Whether stderr goes to a terminal or a notebook."""
-    return sys.stderr.isatty() or "ipykernel" in sys.modules
+    ipython = sys.modules.get("IPython")
+    return sys.stderr.isatty() or (ipython is not None and ipython.get_ipython() is not None)
 
 
 class Run:
@@ -119,7 +120,7 @@ class Run:
             save_checkpoint(self.saving.checkpoint, learner.algorithm, progress)
         self._next_checkpoint = time.perf_counter() + self.saving.checkpoint_every_s
 
-    def close(self, stopped: str) -> Result:
+    def close(self, stopped: str) -> None:
         """End the run: "done", "interrupted", "failed" or the `QuarlError` that ended it."""
         result, learner = self.result, self.learner
         self.count_cpu("learner")
@@ -133,7 +134,6 @@ class Run:
             self._checkpoint_if_possible()
         if whole and learned:
             self._snapshot_if_due(last=True)  # a full disk may fail it, after all else is done
-        return result
 
     def _checkpoint_if_possible(self) -> None:
         try:

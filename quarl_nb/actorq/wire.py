@@ -17,7 +17,7 @@ from quarl_nb.inference.weights import check_finite, from_numpy, to_numpy
 from quarl_nb.quant import (
     Precision,
     QParams,
-    make_observer,
+    affine_qparams,
     parse_precision,
     quant_range,
     quantize,
@@ -46,9 +46,8 @@ def encode(net: PolicyNet, precision: str) -> bytes:
         if fmt.cast is not None and tensor.dtype == torch.float32:
             arrays[name] = to_numpy(tensor.to(fmt.cast))
         elif fmt.weight is not None and name in matrices:
-            observer = make_observer("minmax", fmt.weight.bits, fmt.weight.symmetric)
-            observer(tensor)
-            qparams = observer.qparams()
+            low, high = tensor.aminmax()
+            qparams = affine_qparams(low, high, fmt.weight.bits, fmt.weight.symmetric)
             integers = quantize(tensor, qparams) - qparams.quant_min
             arrays[name] = pack_bits(integers, fmt.weight.bits)
             arrays[name + _SCALE] = to_numpy(qparams.scale)

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from quarl_nb.cli.arguments import place
 from quarl_nb.errors import QuarlError
+from quarl_nb.processes import holding_interrupts
+from quarl_nb.writing import folder_to_fill, make_file_writable, write_atomically
 
 if TYPE_CHECKING:
     from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
@@ -64,7 +66,6 @@ def actorq_command(options: argparse.Namespace) -> int:
     from quarl_nb.actorq.algorithms import make_algorithm
     from quarl_nb.energy import EnergyMeter
     from quarl_nb.studies.tasks import TASKS, split_options
-    from quarl_nb.writing import folder_to_fill, make_file_writable
 
     # Before the learner is made: its country may be unknown.
     meter = EnergyMeter(gpus=options.device != "cpu")
@@ -109,8 +110,6 @@ def _learn(
     actorq: ActorQ, meter: EnergyMeter, origin: dict[str, Any], options: argparse.Namespace
 ) -> int:
     """Train, tell, save: the exit status."""
-    from quarl_nb.processes import holding_interrupts
-
     learner = actorq.algorithm
     try:
         with meter:
@@ -175,7 +174,6 @@ def _write_record(
 ) -> list[str]:
     """Write the record, if one is asked for: what there is to tell of it."""
     from quarl_nb.store import to_json
-    from quarl_nb.writing import write_atomically
 
     if options.record is None:
         return []
@@ -208,11 +206,12 @@ def _save_policy(
     learner: OffPolicyAlgorithm, result: Result, options: argparse.Namespace
 ) -> list[str]:
     """Save the policy, if a folder is named: what there is to tell of it."""
-    from quarl_nb.rl.policies import PolicyNet, save_policy
+    from quarl_nb.rl.policies import save_policy
+    from quarl_nb.rl.sb3 import policy_from_model
 
     if options.to is None:
         return []
-    net = PolicyNet.from_sb3(learner, env_id=options.env)
+    net = policy_from_model(learner, env_id=options.env)
     trained = {"trained_with": "quarl-nb actorq", "timesteps": result.steps}
     if result.steps > result.resumed_at:  # else by settings that nobody knows
         trained |= {name: getattr(options, name) for name in SETTINGS}

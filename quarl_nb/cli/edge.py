@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from quarl_nb.cli.arguments import place
+from quarl_nb.cli.policies import policy_source
 from quarl_nb.errors import QuarlError
+from quarl_nb.writing import folder_to_fill
 
 if TYPE_CHECKING:
     import numpy as np
@@ -39,13 +41,11 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
 
 def export_command(options: argparse.Namespace) -> int:
     """Write a folder that runs a policy on a board: ONNX, plain C and a benchmark."""
-    from quarl_nb.cli.policies import policy_source
     from quarl_nb.edge.export import check_exportable, export_policy
     from quarl_nb.quantize import load_acting
     from quarl_nb.rl.fits import check_fits
     from quarl_nb.rl.observations import CALIBRATION_STEPS, collect_observations
     from quarl_nb.rl.policies import load_policy
-    from quarl_nb.writing import folder_to_fill
 
     source = policy_source(options.policy)
     with folder_to_fill(options.to):  # or it would be told after calibration

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from quarl_nb.cli.arguments import place
 from quarl_nb.errors import QuarlError, check_choice, check_counts, check_episode_seeds
-from quarl_nb.paths import entries, project_root
+from quarl_nb.paths import entries, policies_folder
+from quarl_nb.processor import usable_cores
 from quarl_nb.writing import make_writable, write_atomically
 
 
@@ -49,7 +50,6 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
 def train_command(options: argparse.Namespace) -> int:
     """Train policies with stable-baselines3, going on where an earlier call stopped."""
     from quarl_nb.cli.training import list_policies, train_all
-    from quarl_nb.processor import usable_cores
     from quarl_nb.rl.zoo import wanted_policies
 
     if options.list:
@@ -112,7 +112,7 @@ def policy_source(text: str) -> str:
     Raises:
         QuarlError: it is none of these.
     """
-    folder = project_root() / "data" / "policies"
+    folder = policies_folder()
     if text.startswith(("hub:", "public/")) or text.endswith(".zip"):
         return text
     if Path(text).exists():

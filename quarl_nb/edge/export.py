@@ -14,7 +14,6 @@ import numpy as np
 import onnx
 import torch
 from onnx import numpy_helper
-from safetensors.torch import save as save_safetensors
 
 from quarl_nb.edge.c_source import DEVICE, CSource, check_layers
 from quarl_nb.edge.c_text import declaration, literal
@@ -23,7 +22,7 @@ from quarl_nb.inference.export import obs_dtype
 from quarl_nb.inference.graph import Graph
 from quarl_nb.inference.integer import BlockGraph, StaticGraph
 from quarl_nb.quant import Precision, parse_precision, quantize_module, weight_bytes
-from quarl_nb.rl.policies import PolicyNet
+from quarl_nb.rl.policies import PolicyNet, tensors_of
 from quarl_nb.writing import write_together
 
 FORMAT_VERSION = 1
@@ -87,7 +86,9 @@ def export_policy(
     }  # fmt: skip
     model = self_contained(graph.model(obs.dtype.name), graph.tensors)
     description = {
-        "format_version": FORMAT_VERSION, "policy": name, "tensors_sha256": _digest(net),
+        "format_version": FORMAT_VERSION, "policy": name,
+        # As `save_policy` writes it: several policies may have one name.
+        "tensors_sha256": hashlib.sha256(tensors_of(net)).hexdigest(),
         "precision": precision, "ranges": ranges,
         "algo": net.spec.algo, "env_id": env_id or net.spec.env_id, "network": source.widths,
         "head": head_of(net), "obs_dtype": obs.dtype.name, "observations": len(obs), **tolerances,
@@ -146,12 +147,6 @@ def head_of(net: PolicyNet) -> dict[str, Any]:
     head, limit = net.spec.head, float(np.finfo(np.float32).max)
     low, high = (np.clip(bound, -limit, limit).tolist() for bound in (head.low, head.high))
     return {"kind": head.kind, "low": low, "high": high}
-
-
-def _digest(net: PolicyNet) -> str:
-    """SHA-256 of its tensors, as `save_policy` writes it; several policies may have one name."""
-    tensors = {name: t.detach().cpu().contiguous() for name, t in net.state_dict().items()}
-    return hashlib.sha256(save_safetensors(tensors)).hexdigest()
 
 
 def _as_inputs(obs: np.ndarray, net: PolicyNet) -> np.ndarray:

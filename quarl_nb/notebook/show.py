@@ -55,7 +55,7 @@ def count_runs(runs: pd.DataFrame) -> str:
 
 
 def show_figure(
-    draw: Callable[..., tuple[Figure, pd.DataFrame]], *args: Any, caption: str = ""
+    draw: Callable[..., tuple[Figure, pd.DataFrame]], *args: Any, caption: str
 ) -> pd.DataFrame:
     """Draw, display with its caption, and return the plotted points (none: it says why)."""
     try:
@@ -67,16 +67,15 @@ def show_figure(
     return points
 
 
-def show_picture(figure: Figure, caption: str = "") -> None:
+def show_picture(figure: Figure, caption: str) -> None:
     """Display a figure as it would be printed, sharp on any screen, and its caption."""
     picture = io.BytesIO()
     with mpl.rc_context(STYLE):
         figure.savefig(picture, format="png", metadata={"Software": None})
     width = round(figure.get_figwidth() * PIXELS_PER_IN)
     display(Image(picture.getvalue(), width=width, alt=caption))
-    if caption:
-        plain = caption.replace("*", r"\*")  # the paper's 8* is no emphasis
-        display(Markdown(f"*{plain}*"))
+    plain = caption.replace("*", r"\*")  # the paper's 8* is no emphasis
+    display(Markdown(f"*{plain}*"))
 
 
 def show_table(table: pd.DataFrame, index: bool = True, empty: str = "not measured") -> HTML:

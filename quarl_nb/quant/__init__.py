@@ -27,7 +27,6 @@ from quarl_nb.quant.observer import (
     PercentileObserver,
     make_observer,
 )
-from quarl_nb.quant.qat import QATLayer, qat_layers, quantize_aware
 from quarl_nb.quant.qconfig import (
     RANGES,
     PerChannel,
@@ -51,7 +50,6 @@ __all__ = [
     "PerTensor",
     "PercentileObserver",
     "Precision",
-    "QATLayer",
     "QConfig",
     "QParams",
     "affine_qparams",
@@ -63,12 +61,10 @@ __all__ = [
     "make_observer",
     "noise_like_error",
     "parse_precision",
-    "qat_layers",
     "quant_range",
     "quantile_quantize_dequantize",
     "quantization_error",
     "quantize",
-    "quantize_aware",
     "quantize_module",
     "quantize_weight",
     "stochastic_quantize_dequantize",

@@ -223,7 +223,7 @@ def weight_bytes(module: nn.Module, precision: Precision) -> int:
 
 def _packed_bytes(shape: torch.Size, precision: Precision) -> int:
     if precision.legacy_bits is not None:
-        granularity = PerChannel(0) if len(shape) > 2 else PerTensor()
+        granularity = PerChannel() if len(shape) > 2 else PerTensor()
         bits, per_scale = precision.legacy_bits + 1, 4
         return math.ceil(shape.numel() * bits / 8) + granularity.n_scales(shape) * per_scale
     if precision.weight is not None:

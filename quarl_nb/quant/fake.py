@@ -17,7 +17,7 @@ from quarl_nb.quant.affine import (
     round_to_levels,
 )
 from quarl_nb.quant.observer import ResizingModule, make_observer
-from quarl_nb.quant.qconfig import PerChannel, PerGroup, QConfig
+from quarl_nb.quant.qconfig import PerGroup, PerTensor, QConfig
 
 
 def to_groups(weight: Tensor, size: int) -> Tensor:
@@ -51,10 +51,7 @@ class FakeQuantize(ResizingModule):
     def __init__(self, config: QConfig, max_samples: int | None = 2**18) -> None:
         super().__init__()
         self.config = config
-        if isinstance(config.granularity, PerChannel):
-            self.axis: int | None = config.granularity.axis
-        else:
-            self.axis = 0 if isinstance(config.granularity, PerGroup) else None
+        self.axis = None if isinstance(config.granularity, PerTensor) else 0
         self.observer = make_observer(
             config.observer, config.bits, config.symmetric, self.axis, max_samples
         )

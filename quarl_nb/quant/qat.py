@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from quarl_nb.errors import QuarlError, check_choice
-from quarl_nb.quant.affine import quant_range
+from quarl_nb.quant.affine import check_bits
 from quarl_nb.quant.convert import check_no_matrix
 from quarl_nb.quant.lsq import LearnedStep
 from quarl_nb.quant.minmax import InputQuantizer, WeightQuantizer
@@ -114,7 +114,7 @@ def quantize_aware(
     check_choice("quantization-aware method", method, METHODS)
     if method == "lsq" and per_channel:
         raise QuarlError("learned steps are per tensor: per_channel=True needs method='minmax'")
-    quant_range(bits)
+    check_bits(bits)
     layers = list(dict.fromkeys(_plain_layers(modules)))  # a part that runs twice is one
     if not layers:
         raise QuarlError("nothing to quantize: the network has no Linear or Conv2d layer")

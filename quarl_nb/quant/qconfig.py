@@ -28,16 +28,10 @@ class PerTensor:
 
 @dataclass(frozen=True)
 class PerChannel:
-    """One scale for each index of `axis`: a [64, 4] Linear weight with axis 0 has 64."""
-
-    axis: int = 0
-
-    def __post_init__(self) -> None:
-        if self.axis < 0:
-            raise QuarlError(f"channel axis {self.axis} is negative; allowed: 0, 1, ...")
+    """One scale for each output, axis 0: a [64, 4] Linear weight has 64."""
 
     def n_scales(self, shape: Sequence[int]) -> int:
-        return shape[self.axis]
+        return shape[0]
 
 
 @dataclass(frozen=True)
@@ -115,7 +109,7 @@ def parse_precision(name: str, ranges: str = "minmax") -> Precision:
     """
     check_choice("ranges", ranges, RANGES)
     observer = "minmax" if ranges == "per_channel" else ranges
-    granularity = PerChannel(0) if ranges == "per_channel" else PerTensor()
+    granularity = PerChannel() if ranges == "per_channel" else PerTensor()
     activation = QConfig(8, observer=observer)
     kind, bits = _split_name(name)
     if kind == "affine":

@@ -85,7 +85,7 @@ class Claim:
         metric: what is measured.
         decision: the rule in words.
         study: whose records decide; `FAMILIES` says which others are read with them.
-        rule: name in `RULES`, "" while the study does not exist.
+        rule: name in `RULES`.
         arguments: keyword arguments of the rule.
 
     Raises:
@@ -98,13 +98,12 @@ class Claim:
     metric: str
     decision: str
     study: str
-    rule: str = ""
+    rule: str
     also: tuple[str, ...] = ()
     arguments: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.rule:
-            check_choice(f"rule of claim {self.id!r}", self.rule, RULES)
+        check_choice(f"rule of claim {self.id!r}", self.rule, RULES)
 
 
 def load_claims(path: Path | None = None) -> list[Claim]:
@@ -141,7 +140,7 @@ def family_frame(frame_of: Callable[[str], pd.DataFrame], study: str) -> pd.Data
 
 def judge(claim: Claim, records: pd.DataFrame) -> Finding:
     """The verdict of one claim over the records of its study (an empty frame: not measured)."""
-    if not claim.rule or records.empty:
+    if records.empty:
         return NOT_MEASURED
     return RULES[claim.rule](records, **claim.arguments)
 

@@ -25,15 +25,15 @@ def published(name: str, folder: Path | None = None) -> pd.DataFrame:
     return _read(f"{name}.csv", folder)
 
 
-def environments(table: int | None = None, folder: Path | None = None) -> pd.DataFrame:
-    """What each environment name of the paper is today, and why.
+def environments(table: int, folder: Path | None = None) -> pd.DataFrame:
+    """What each environment name of the paper's table is today, and why.
 
     Columns: table, name, env_id, same_reward_scale (bool: published and measured rewards
     compare, else only relative losses do), reason.
     """
     rows = _read("environments.csv", folder)
     rows["same_reward_scale"] = rows["same_reward_scale"] == "yes"
-    return rows if table is None else rows[rows["table"] == table].reset_index(drop=True)
+    return rows[rows["table"] == table].reset_index(drop=True)
 
 
 def published_ptq(folder: Path | None = None) -> pd.DataFrame:

@@ -11,7 +11,7 @@ from functools import cache
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from scipy.stats import norm
+from scipy.stats import binomtest, norm
 from scipy.stats import t as student
 
 Floats = NDArray[np.float64]
@@ -21,7 +21,6 @@ RESAMPLES = 4000
 MARGIN = 0.05
 ALPHA = 0.05
 ROUNDING = 1e-9  # a difference this small, in parts of the larger of value and 1, is none
-Z_95 = 1.959964  # of the normal distribution
 
 
 def with_ends(name: str) -> list[str]:
@@ -71,10 +70,8 @@ def alike(x: Floats) -> NDArray[np.bool_]:
 
 def wilson(successes: int, n: int) -> Interval:
     """The 95 % score interval of a proportion (Wilson 1927)."""
-    share, room = successes / n, Z_95**2 / n
-    middle = (share + room / 2) / (1 + room)
-    radius = Z_95 / (1 + room) * np.sqrt(share * (1 - share) / n + room / (4 * n))
-    return Interval(share, max(0.0, float(middle - radius)), min(1.0, float(middle + radius)))
+    low, high = binomtest(successes, n).proportion_ci(method="wilson")
+    return Interval(successes / n, float(low), float(high))
 
 
 def iqm(scores: Sequence[Floats]) -> float:

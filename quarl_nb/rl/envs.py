@@ -22,6 +22,7 @@ from ale_py.vector_env import AtariVectorEnv
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
+import quarl_nb.rl.air_navigation  # noqa: F401  which registers our own environments
 from quarl_nb.errors import QuarlError, brief, did_you_mean, one_line, users_own
 from quarl_nb.rl.atari import is_atari, make_atari_env, make_atari_vec
 from quarl_nb.rl.sb3_spaces import obs_of
@@ -44,7 +45,6 @@ def make_env(env_id: str) -> gym.Env:
         return make_atari_env(env_id)
     if env_id.startswith("dm:"):
         return _make_dm_control(env_id)
-    _register(env_id)
     silence_mujoco_deprecations()
     try:
         return gym.make(env_id)
@@ -95,7 +95,6 @@ def make_vec(
     if make is None and is_atari(env_id):
         return make_atari_vec(env_id, n_envs)
     if make is None and env_id.startswith(OURS):
-        _register(env_id)
         if env_id not in gym.registry:
             close(make_env(env_id))  # which tells it, and the nearest name
         return gym.make_vec(env_id, num_envs=n_envs)
@@ -209,12 +208,6 @@ def close(env: gym.Env | VectorEnv) -> None:
     for part in parts:
         with suppress(Exception):
             part.close()
-
-
-def _register(env_id: str) -> None:
-    """Make the suite's own environments known to gymnasium."""
-    if env_id.startswith(OURS):
-        import quarl_nb.rl.air_navigation  # noqa: F401
 
 
 @cache

@@ -40,9 +40,8 @@ def save_policy(
             JSON (numpy's numbers and arrays are).
     """
     folder = Path(folder)
-    tensors = {name: t.detach().cpu().contiguous() for name, t in net.state_dict().items()}
-    check_finite(tensors)
-    payload = save_safetensors(tensors)
+    check_finite(net.state_dict())
+    payload = tensors_of(net)
     spec = replace(net.spec, provenance={**net.spec.provenance, **(provenance or {})})
     description = {
         "format_version": FORMAT_VERSION,
@@ -58,6 +57,12 @@ def save_policy(
     stale = [folder / DESCRIPTION, *(path for path in _tensors_in(folder) if path not in contents)]
     write_together(contents | {folder / DESCRIPTION: text.encode()}, stale)
     return folder
+
+
+def tensors_of(net: PolicyNet) -> bytes:
+    """What policy.safetensors holds."""
+    tensors = {name: t.detach().cpu().contiguous() for name, t in net.state_dict().items()}
+    return save_safetensors(tensors)
 
 
 def load_policy(

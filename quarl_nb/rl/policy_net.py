@@ -6,7 +6,6 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 from itertools import chain
-from typing import Any
 
 import numpy as np
 import torch
@@ -43,13 +42,6 @@ class PolicyNet(nn.Module):
         self.requires_grad_(False)
         self.eval()
         self._check_outputs()
-
-    @classmethod
-    def from_sb3(cls, model: Any, env_id: str | None = None, **options: Any) -> PolicyNet:
-        """The acting path of a stable-baselines3 (or sb3-contrib) model; see `rl.sb3`."""
-        from quarl_nb.rl.sb3 import policy_from_model
-
-        return policy_from_model(model, env_id=env_id, **options)
 
     def with_head(self, kind: str | None) -> PolicyNet:
         """The same network, whose outputs another head without bounds turns into actions; itself

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import ale_py
 import gymnasium as gym
 import numpy as np
 
@@ -134,8 +135,6 @@ MAKERS: dict[str, Callable[[str], gym.Env]] = {
 
 def _make_old_atari(env_id: str, frameskip: int | tuple[int, int]) -> gym.Env:
     """RGB frames, the minimal actions, no sticky ones; a pair draws the skip from [low, high)."""
-    import ale_py
-
     gym.register_envs(ale_py)
     return gym.make(
         env_id, frameskip=frameskip, repeat_action_probability=0.0, full_action_space=False

@@ -15,10 +15,17 @@ from quarl_nb.rl.envs import make_vec
 class _NativeVecEnv(VecEnv):
     """What both have in common: one object `env` holds all environments."""
 
-    env: Any
+    def __init__(self, env: Any, seed: int) -> None:
+        self.env = env
+        super().__init__(env.num_envs, env.single_observation_space, env.single_action_space)
+        self.seed(seed)
+        self._returns = np.zeros(self.num_envs)
+        self._lengths = np.zeros(self.num_envs, dtype=np.int64)
 
     def _reset_all(self) -> tuple[np.ndarray, dict[str, Any]]:
         """Reset by the seeds that `seed` has set since the last reset, as SB3's own do."""
+        self._returns[:] = 0
+        self._lengths[:] = 0
         answer = self.env.reset(seed=self._seeds[0])  # those of the others follow it
         self._reset_seeds()
         return answer
@@ -48,22 +55,17 @@ class AtariVecEnv(_NativeVecEnv):
     """
 
     def __init__(self, env_id: str, n_envs: int, seed: int, n_threads: int = 1) -> None:
-        self.env = make_atari_vec(
+        env = make_atari_vec(
             env_id,
             n_envs,
             n_threads=n_threads,
             autoreset=AutoresetMode.SAME_STEP,
             life_loss_info=True,
         )
-        super().__init__(n_envs, self.env.single_observation_space, self.env.single_action_space)
-        self.seed(seed)
-        self._returns = np.zeros(n_envs)
-        self._lengths = np.zeros(n_envs, dtype=np.int64)
+        super().__init__(env, seed)
         self._frames = np.zeros(n_envs, dtype=np.int64)
 
     def reset(self) -> np.ndarray:
-        self._returns[:] = 0
-        self._lengths[:] = 0
         obs, info = self._reset_all()
         self._frames = info["episode_frame_number"].copy()
         return obs
@@ -102,16 +104,10 @@ class ArenaVecEnv(_NativeVecEnv):
     """
 
     def __init__(self, env_id: str, n_envs: int, seed: int, reward_scale: float = 1.0) -> None:
-        self.env = make_vec(env_id, n_envs)
-        super().__init__(n_envs, self.env.single_observation_space, self.env.single_action_space)
-        self.seed(seed)
+        super().__init__(make_vec(env_id, n_envs), seed)
         self._reward_scale = reward_scale
-        self._returns = np.zeros(n_envs)
-        self._lengths = np.zeros(n_envs, dtype=np.int64)
 
     def reset(self) -> np.ndarray:
-        self._returns[:] = 0
-        self._lengths[:] = 0
         return self._reset_all()[0]
 
     def step_async(self, actions: np.ndarray) -> None:

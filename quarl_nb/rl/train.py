@@ -31,9 +31,10 @@ from quarl_nb.rl.checkpoint import (
 from quarl_nb.rl.denormals import denormals_as_zero
 from quarl_nb.rl.evaluate import Evaluation, evaluate
 from quarl_nb.rl.model import make_model
-from quarl_nb.rl.policies import PolicyNet, save_policy
+from quarl_nb.rl.policies import save_policy
 from quarl_nb.rl.recipes import Recipe
 from quarl_nb.rl.run_files import describe_run, forget_lost
+from quarl_nb.rl.sb3 import policy_from_model
 from quarl_nb.writing import make_writable
 
 logger = logging.getLogger(__name__)
@@ -211,7 +212,7 @@ class _Monitor(BaseCallback):
     def evaluate(self) -> Evaluation:
         self._check_finite()
         seeds = range(SELECTION_SEED, SELECTION_SEED + self.recipe.eval_episodes)
-        net = PolicyNet.from_sb3(self.model, env_id=self.recipe.env_id).with_head(self.recipe.head)
+        net = policy_from_model(self.model, env_id=self.recipe.env_id).with_head(self.recipe.head)
         env_id = self.recipe.judged_in or self.recipe.env_id
         result = evaluate(net, env_id, seeds)
         self.progress.wall_s = time.perf_counter() - self.started

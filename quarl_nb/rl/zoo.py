@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from quarl_nb.errors import QuarlError, check_choice
-from quarl_nb.paths import held_alone, project_root
+from quarl_nb.paths import held_alone, policies_folder, project_root
 from quarl_nb.processes import keep_freed_memory
 from quarl_nb.rl.checkpoint import read_progress
 from quarl_nb.rl.policies import DESCRIPTION, load_policy, save_policy
@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 def policy_folder(name: str) -> Path:
     """Where the studies find a trained policy."""
-    return project_root() / "data" / "policies" / name
+    return policies_folder() / name
 
 
 def run_folder(name: str) -> Path:

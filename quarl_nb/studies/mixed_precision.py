@@ -34,9 +34,9 @@ from quarl_nb.rl.cuda_graph import EAGER_UPDATES, graphed_updates
 from quarl_nb.rl.evaluate import evaluate
 from quarl_nb.rl.fast_cnn import PRECISIONS, LossScaler
 from quarl_nb.rl.model import gpu_of, make_model
-from quarl_nb.rl.policies import PolicyNet
 from quarl_nb.rl.recipes import Recipe, get_recipe
-from quarl_nb.studies.ptq import ATARI_EPISODES, FIRST_SEED
+from quarl_nb.rl.sb3 import policy_from_model
+from quarl_nb.studies.ptq import ATARI_EPISODES, FIRST_SEED, episode_seeds
 from quarl_nb.studies.watched import Schedule, train_watched
 from quarl_nb.study import Measurement
 
@@ -233,12 +233,11 @@ def converge(
     assert model.env is not None
     try:
         trained = train_watched(
-            model, env_id, schedule, lambda m: PolicyNet.from_sb3(m, env_id=env_id), []
+            model, env_id, schedule, lambda m: policy_from_model(m, env_id=env_id), []
         )
     finally:
         model.env.close()
-    seeds = range(budget["first_seed"], budget["first_seed"] + budget["episodes"])
-    result = evaluate(trained.net, env_id, seeds)
+    result = evaluate(trained.net, env_id, episode_seeds(budget))
     measured = {
         **result.as_measured(),
         "timesteps": model.num_timesteps, "best_timesteps": trained.best_timesteps,

@@ -7,7 +7,7 @@ episodes. Policies that stopped learning at the published success fly beside tho
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -28,7 +28,7 @@ from quarl_nb.rl.qat import exported_qat, prepare_qat
 from quarl_nb.rl.recipes import EARLY, get_recipe, recipes
 from quarl_nb.rl.train import let_policy_act
 from quarl_nb.studies.policies import TrainedPolicies, select
-from quarl_nb.studies.ptq import FIRST_SEED
+from quarl_nb.studies.ptq import FIRST_SEED, episode_seeds, formats_of
 from quarl_nb.studies.qat import trained_bits
 from quarl_nb.studies.watched import Schedule, Trained, train_watched
 from quarl_nb.study import Measurement, network_name
@@ -82,7 +82,7 @@ class NavigationStudy:
             common = {"policy": policy, "algo": algo, "env_id": env_id,
                       "network": network_of(policy, spec)}  # fmt: skip
             played = budget | self.policies.version(policy)
-            for precision, method in _formats(parameters):
+            for precision, method in formats_of(parameters):
                 cell = common | {"precision": precision, "method": method, "seed": 0}
                 found.append((cell, played))
             for precision in parameters["qat"] if policy in trained_on else ():
@@ -121,15 +121,6 @@ class NavigationStudy:
         return Measurement(measured, "simulated", extra=subject.extra)
 
 
-def _formats(parameters: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """(precision, ranges) of every quantization after training, each checked."""
-    formats = [(precision, "minmax") for precision in parameters["precisions"]]
-    formats += [(p, ranges) for ranges in parameters["ranges"] for p in parameters["ranges_at"]]
-    for precision, ranges in formats:
-        parse_precision(precision, ranges)
-        yield precision, ranges
-
-
 def network_of(policy: str, spec: PolicySpec) -> str:
     """The hidden layers of a policy as Table 6 has them: "64x3" or "4096-512-1024".
 
@@ -145,8 +136,7 @@ def network_of(policy: str, spec: PolicySpec) -> str:
 def _fly(
     net: PolicyNet, original: PolicyNet, precision: Precision, budget: Mapping[str, Any]
 ) -> dict[str, Any]:
-    seeds = range(budget["first_seed"], budget["first_seed"] + budget["episodes"])
-    result, outcomes = fly(net, seeds)
+    result, outcomes = fly(net, episode_seeds(budget))
     return {
         **result.as_measured(),
         **{outcome: [int(found == outcome) for found in outcomes] for outcome in OUTCOMES},

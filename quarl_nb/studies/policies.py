@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import gymnasium as gym
 
 from quarl_nb.errors import QuarlError, check_choice
-from quarl_nb.paths import entries, project_root
+from quarl_nb.paths import entries, policies_folder
 from quarl_nb.rl.exploration import random_actions_of
 from quarl_nb.rl.policies import DESCRIPTION, PolicyNet, load_digest, load_policy, load_spec
 from quarl_nb.rl.public_agents import KNOWN, PublicAgent, load_agent, public_agents
@@ -73,7 +73,7 @@ class TrainedPolicies:
 
     @property
     def root(self) -> Path:
-        return project_root() / "data" / "policies"
+        return policies_folder()
 
     def names(self) -> list[str]:
         known = recipes()

@@ -6,7 +6,7 @@ simulated in fp32, and the policy is run for whole episodes on the same seeds at
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -56,14 +56,7 @@ class PTQStudy:
         self, parameters: Mapping[str, Any]
     ) -> list[tuple[dict[str, Any], dict[str, Any]]]:
         """The matrix: (cell, budget) of every policy, precision and range setting."""
-        formats = [(precision, "minmax") for precision in parameters["precisions"]]
-        formats += [
-            (precision, ranges)
-            for ranges in parameters["ranges"]
-            for precision in parameters["ranges_at"]
-        ]
-        for precision, ranges in formats:
-            parse_precision(precision, ranges)
+        formats = list(formats_of(parameters))
         self._check(parameters)
         found = []
         for policy in select(self.policies, parameters["policies"]):
@@ -100,6 +93,20 @@ class PTQStudy:
         return measure_policy(self.policies.load(cell["policy"]), precision, budget)
 
 
+def formats_of(parameters: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """(precision, ranges) of every quantization after training, each checked."""
+    formats = [(precision, "minmax") for precision in parameters["precisions"]]
+    formats += [(p, ranges) for ranges in parameters["ranges"] for p in parameters["ranges_at"]]
+    for precision, ranges in formats:
+        parse_precision(precision, ranges)
+        yield precision, ranges
+
+
+def episode_seeds(budget: Mapping[str, Any]) -> range:
+    """Those of the episodes that a cell is measured over, whatever its precision."""
+    return range(budget["first_seed"], budget["first_seed"] + budget["episodes"])
+
+
 def measure_policy(
     subject: Subject, precision: Precision, budget: Mapping[str, Any]
 ) -> Measurement:
@@ -110,9 +117,8 @@ def measure_policy(
     """
     torch.set_num_threads(1)
     quantized = quantize_policy(subject.net, precision, subject.env_id, subject.make)
-    seeds = range(budget["first_seed"], budget["first_seed"] + budget["episodes"])
     result = evaluate(
-        fast_policy(quantized), subject.env_id, seeds, make=subject.make,
+        fast_policy(quantized), subject.env_id, episode_seeds(budget), make=subject.make,
         random_actions=budget.get("random_actions", 0.0),
     )  # fmt: skip
     measured = {

@@ -26,7 +26,8 @@ from quarl_nb.rl.policies import PolicyNet
 from quarl_nb.rl.ptq import quantize_policy
 from quarl_nb.rl.qat import exported_qat, prepare_qat
 from quarl_nb.rl.recipes import Recipe, get_recipe
-from quarl_nb.studies.ptq import ATARI_EPISODES, FIRST_SEED
+from quarl_nb.rl.sb3 import policy_from_model
+from quarl_nb.studies.ptq import ATARI_EPISODES, FIRST_SEED, episode_seeds
 from quarl_nb.studies.regularizers import (
     noise_for_quantization,
     normalize_hidden_layers,
@@ -109,7 +110,7 @@ class QATStudy:
             trained = train_watched(model, recipe.env_id, schedule, export, callbacks)
         finally:
             model.env.close()
-        seeds = range(budget["first_seed"], budget["first_seed"] + budget["episodes"])
+        seeds = episode_seeds(budget)
         result = evaluate(trained.net, recipe.env_id, seeds)
         weights = weight_statistics(trained.net, parse_precision("affine8"))
         measured = {
@@ -206,14 +207,14 @@ def prepare(
     """Make a model train as its cell says: callbacks for `learn`, and how to get its policy."""
 
     def plain(model: BaseAlgorithm) -> PolicyNet:
-        return PolicyNet.from_sb3(model, env_id=recipe.env_id).with_head(recipe.head)
+        return policy_from_model(model, env_id=recipe.env_id).with_head(recipe.head)
 
     def quantized(model: BaseAlgorithm) -> PolicyNet | None:
         net = exported_qat(model, env_id=recipe.env_id)
         return net and net.with_head(recipe.head)
 
     if cell["regularizer"] == LAYER_NORM:
-        normalize_hidden_layers(model, recipe.algo)
+        normalize_hidden_layers(model)
         return [], lambda model: with_layer_norm(plain(model))
     if noise_bits := NOISE.get(cell["regularizer"]):
         callback = prepare_qat(model, noise_bits, quant_delay=quant_delay)

@@ -13,7 +13,7 @@ from quarl_nb.quant.minmax import WeightQuantizer
 from quarl_nb.quant.qat import qat_layers
 from quarl_nb.rl.layers import Layer
 from quarl_nb.rl.policies import PolicyNet
-from quarl_nb.rl.qat_networks import ACTING
+from quarl_nb.rl.qat_networks import qat_networks
 
 
 class WeightNoise(WeightQuantizer):
@@ -50,18 +50,14 @@ class _NormalizedLinear(nn.Linear):
         return F.layer_norm(super().forward(x), (self.out_features,))
 
 
-def normalize_hidden_layers(model: BaseAlgorithm, algo: str) -> None:
+def normalize_hidden_layers(model: BaseAlgorithm) -> None:
     """Layer normalization (Ba et al. 2016), without gain and bias, in place.
 
     After each hidden Linear layer of the networks that act (those that QAT quantizes) and of their
     targets. Parameters and their names stay what they are.
     """
-    for suffix in ("", "_target"):
-        names = [name + suffix for name in ACTING[algo]]
-        if suffix and not hasattr(model.policy, names[0]):
-            continue
-        modules = (m for name in names for m in model.policy.get_submodule(name).modules())
-        linear = [module for module in modules if isinstance(module, nn.Linear)]
+    for parts in qat_networks(model):
+        linear = [m for part in parts for m in part.modules() if isinstance(m, nn.Linear)]
         for layer in linear[:-1]:
             layer.__class__ = _NormalizedLinear
 

@@ -17,9 +17,9 @@ from quarl_nb.actorq.algorithms import make_algorithm
 from quarl_nb.actorq.learner import Learner
 from quarl_nb.actorq.settings import Settings, Transitions
 from quarl_nb.errors import QuarlError
-from quarl_nb.rl.policies import PolicyNet
 from quarl_nb.rl.prioritized import PrioritizedDQN, PrioritizedReplayBuffer
 from quarl_nb.rl.replay_state import restore_replay
+from quarl_nb.rl.sb3 import policy_from_model
 
 
 def transitions(obs, next_obs, actions, rewards, dones, timeouts, actor=0):
@@ -51,15 +51,18 @@ def steps(actor, rewards):
 
 
 def test_messages_batches_and_the_warm_up_have_room_in_the_tolerance(counter):
-    def tolerance(learning_starts, batch_size, ratio):
+    def tolerance(learning_starts, batch_size, ratio, **others):
         model = DQN("MlpPolicy", counter(), learning_starts=learning_starts, device="cpu",
                     batch_size=batch_size, buffer_size=10)  # fmt: skip
-        settings = Settings(n_actors=2, transitions_per_message=20, samples_per_insert=ratio)
-        return Learner(model, settings, 10).limiter.tolerance
+        options = dict(n_actors=2, transitions_per_message=20, samples_per_insert=ratio) | others
+        return Learner(model, Settings(**options), 10).limiter.tolerance
 
     assert tolerance(10, 8, 4) == 2 * (2 * 20) * 4  # two messages of every actor
     assert tolerance(10, 500, 4) == 2 * 500  # two batches
     assert tolerance(10_000, 8, 4) == 1000 * 4  # a tenth of what the buffer starts with
+    # A pull ends a message, however long it might be.
+    assert tolerance(10, 8, 4, transitions_per_message=10**6, pull_period=70) == 2 * (2 * 70) * 4
+    assert tolerance(10, 8, 4, transitions_per_message=50, pull_period=30) == 2 * (2 * 50) * 4
 
 
 @pytest.fixture
@@ -273,7 +276,7 @@ def test_a_gpus_policy_is_a_copy_that_is_brought_up_to_date(algo, env_id):
             parameter.add_(0.1)
     assert torch.equal(first(torch.from_numpy(obs).float()), before)
     now = learner.policy()(torch.from_numpy(obs).float())
-    assert torch.equal(now, PolicyNet.from_sb3(model)(torch.from_numpy(obs).float()))
+    assert torch.equal(now, policy_from_model(model)(torch.from_numpy(obs).float()))
     assert not torch.equal(now, before)
 
 

@@ -2,7 +2,6 @@ import numpy as np
 import pytest
 
 from quarl_nb.actorq.limiter import RateLimiter
-from quarl_nb.errors import QuarlError
 
 
 def test_nothing_is_sampled_before_the_buffer_holds_its_least():
@@ -83,8 +82,3 @@ def test_a_run_in_parts_samples_as_often_as_one(parts):
                 limiter.samples, samples = limiter.samples + 64, samples + 64
         done, ahead = limiter.inserts, limiter.ahead
     assert 0 < samples - 1900 * 16 <= 512
-
-
-def test_a_ratio_that_is_not_positive_is_refused():
-    with pytest.raises(QuarlError, match="samples per insert 0"):
-        RateLimiter(0, 1, 1)

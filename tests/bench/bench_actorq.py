@@ -26,6 +26,7 @@ from quarl_nb.actorq.settings import ActorTask, Orders
 from quarl_nb.actorq.variables import SharedVariables, Variables
 from quarl_nb.rl.envs import make_env
 from quarl_nb.rl.policies import PolicyNet
+from quarl_nb.rl.sb3 import policy_from_model
 
 ACTORS = {"torch fp32": ("fp32", "torch"), "ORT fp32": ("fp32", "onnxruntime"),
           "ORT int8": ("int8", "onnxruntime")}  # fmt: skip
@@ -57,7 +58,7 @@ def bench_actors() -> None:
     """Environment steps of one actor, policy 3 x 2048, batch 1, one core."""
     torch.set_num_threads(1)
     for env_id, algo, over_torch, over_ort in TARGETS:
-        net = PolicyNet.from_sb3(make_algorithm(algo, env_id, buffer_size=1000))
+        net = policy_from_model(make_algorithm(algo, env_id, buffer_size=1000))
         actors = {name: actor_of(env_id, net, *kind) for name, kind in ACTORS.items()}
         for actor in actors.values():
             step_s(actor, 20)

@@ -20,7 +20,7 @@ from stable_baselines3.common.vec_env import VecFrameStack
 from quarl_nb.inference import fast_policy
 from quarl_nb.rl.atari import ATARI_FRAME_SKIP
 from quarl_nb.rl.evaluate import evaluate
-from quarl_nb.rl.policies import PolicyNet
+from quarl_nb.rl.sb3 import policy_from_model
 
 ENV_ID = "PongNoFrameskip-v4"
 WORKERS, EPISODES, REPEATS = 2, 30, 2
@@ -75,7 +75,7 @@ def our_rate() -> float:
 def work(first_seed: int, start, results) -> None:
     """One worker: all is built before the clock runs, but for the environments."""
     torch.set_num_threads(1)
-    net = PolicyNet.from_sb3(stock_model(), env_id=ENV_ID)
+    net = policy_from_model(stock_model(), env_id=ENV_ID)
     start.wait()
     result = evaluate(fast_policy(net), ENV_ID, range(first_seed, first_seed + EPISODES))
     results.put(sum(result.lengths))

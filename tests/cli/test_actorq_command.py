@@ -259,7 +259,7 @@ def test_ctrl_c_while_a_run_is_saved_loses_none_of_it(
         monkeypatch.setattr(place, save)
 
     for place in (
-        "actorq.run.save_checkpoint", "rl.policies.save_policy", "writing.write_atomically",
+        "actorq.run.save_checkpoint", "rl.policies.save_policy", "cli.actorq.write_atomically",
     ):  # fmt: skip
         interrupted(f"quarl_nb.{place}")
     for env_id, steps, status, stopped in [
@@ -417,7 +417,7 @@ def test_a_record_that_cannot_be_written_costs_no_policy(tmp_path, capsys, monke
         raise QuarlError(f"cannot write '{path}': No space left on device")
 
     folder, file, command = saving(tmp_path)
-    monkeypatch.setattr("quarl_nb.writing.write_atomically", full)
+    monkeypatch.setattr("quarl_nb.cli.actorq.write_atomically", full)
     assert main(command) == 2
     captured = capsys.readouterr()
     assert captured.err == f"error: cannot write '{file}': No space left on device\n"

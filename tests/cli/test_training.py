@@ -23,8 +23,9 @@ from quarl_nb.report.paper import published_ptq
 from quarl_nb.rl import zoo
 from quarl_nb.rl.checkpoint import Progress, read_progress, save_checkpoint
 from quarl_nb.rl.model import make_model
-from quarl_nb.rl.policies import PolicyNet, load_policy, save_policy
+from quarl_nb.rl.policies import load_policy, save_policy
 from quarl_nb.rl.recipes import get_recipe
+from quarl_nb.rl.sb3 import policy_from_model
 from quarl_nb.rl.train import train
 
 PPO, A2C, DQN = (f"{algo}-CartPole-v1" for algo in ("ppo", "a2c", "dqn"))
@@ -49,7 +50,7 @@ def nearly_done(name: str) -> None:
 
 def published(name: str, **provenance) -> None:
     """Publish the untrained policy."""
-    net = PolicyNet.from_sb3(make_model(get_recipe(name), 0), env_id=get_recipe(name).env_id)
+    net = policy_from_model(make_model(get_recipe(name), 0), env_id=get_recipe(name).env_id)
     save_policy(net, zoo.policy_folder(name), provenance)
 
 

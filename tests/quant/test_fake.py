@@ -59,7 +59,7 @@ def test_without_a_range_it_refuses() -> None:
         quantizer(torch.ones(2))
 
 
-@pytest.mark.parametrize("granularity", [None, PerChannel(0), PerGroup(3)])
+@pytest.mark.parametrize("granularity", [None, PerChannel(), PerGroup(3)])
 def test_gradient_is_straight_through_inside_and_zero_outside(granularity: object) -> None:
     config = QConfig(4) if granularity is None else QConfig(4, granularity=granularity)  # type: ignore[arg-type]  # parametrized
     quantizer = FakeQuantize(config)
@@ -86,7 +86,7 @@ def test_training_through_it_learns() -> None:
     assert torch.equal(quantizer(weight), target)
 
 
-@pytest.mark.parametrize("granularity", [PerChannel(0), PerGroup(4)])
+@pytest.mark.parametrize("granularity", [PerChannel(), PerGroup(4)])
 def test_state_survives_a_checkpoint(granularity: PerChannel | PerGroup) -> None:
     config = QConfig(4, granularity=granularity)
     quantizer, fresh = FakeQuantize(config), FakeQuantize(config)

@@ -32,9 +32,9 @@ def test_simulated_widths_are_weights_only(bits: int) -> None:
 
 
 def test_ranges() -> None:
-    assert parse_precision("affine6", "per_channel").weight == QConfig(6, False, PerChannel(0))
+    assert parse_precision("affine6", "per_channel").weight == QConfig(6, False, PerChannel())
     int8 = parse_precision("int8", "per_channel")
-    assert int8.weight == QConfig(8, True, PerChannel(0)) and int8.activation == QConfig(8)
+    assert int8.weight == QConfig(8, True, PerChannel()) and int8.activation == QConfig(8)
     for observer in ("percentile", "mse"):
         int8 = parse_precision("int8", observer)
         assert int8.weight == QConfig(8, True, PerTensor(), observer)
@@ -69,14 +69,12 @@ def test_other_bad_descriptions_are_refused() -> None:
         QConfig(1)
     with pytest.raises(QuarlError, match="unknown observer"):
         QConfig(8, observer="histogram")
-    with pytest.raises(QuarlError, match="negative"):
-        PerChannel(-1)
     with pytest.raises(QuarlError, match="not positive"):
         PerGroup(0)
 
 
 def test_scales_are_counted() -> None:
     assert PerTensor().n_scales((64, 70)) == 1
-    assert PerChannel(0).n_scales((64, 70)) == 64
+    assert PerChannel().n_scales((64, 70)) == 64
     assert PerGroup(32).n_scales((64, 70)) == 64 * 3
     assert PerGroup(32).n_scales((16, 4, 8, 8)) == 16 * 8

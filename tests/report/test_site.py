@@ -229,7 +229,7 @@ def test_a_published_reward_is_reached_by_the_interval_of_the_mean(records) -> N
 
 def test_table_shows_published_beside_measured(records) -> None:
     frame = records(lambda *_: 0.0, ("fp16", "affine8"), noise=0.0)
-    shown = tables.ptq_table(tables.ptq_rows(frame), measured_only=True)
+    shown = tables.ptq_table(tables.ptq_rows(frame))
     assert list(shown.index[:2]) == [("A2C", "CartPole"), ("A2C", "BipedalWalker")]
     row = shown.loc[("DQN", "Pong")]
     assert row["int8", "published"] == "21" and row["int8", "measured"].startswith("2")
@@ -237,7 +237,7 @@ def test_table_shows_published_beside_measured(records) -> None:
     assert row["episodes", ""] == "40"
     few = frame["precision"] == "fp16"
     frame.loc[few, "returns"] = frame.loc[few, "returns"].map(lambda returns: returns[:30])
-    shown = tables.ptq_table(tables.ptq_rows(frame), measured_only=True)
+    shown = tables.ptq_table(tables.ptq_rows(frame))
     assert shown.loc[("DQN", "Pong")]["episodes", ""] == "40 (fp16: 30)"
 
 
@@ -246,7 +246,7 @@ def test_a_policy_of_ones_own_stands_beside_the_suites(records) -> None:
     policies = {name: ("ppo", "CartPole-v1", mean)
                 for name, mean in (("ppo-CartPole-v1", 490.0), ("mine", 100.0))}
     rows = tables.ptq_rows(records(lambda *_: 0.0, ("affine8",), policies, noise=0.0))
-    shown = tables.ptq_table(rows, measured_only=True)
+    shown = tables.ptq_table(rows)
     names = [f"CartPole ({name}, seed 0)" for name in ("mine", "ppo-CartPole-v1")]
     assert sorted(shown.index) == [("PPO", name) for name in names]
     lines = [line for line in readme.table4(rows).splitlines() if line.startswith("| PPO")]
@@ -261,7 +261,7 @@ def test_a_policy_measured_in_part_takes_no_row_of_another(records, partly) -> N
     frame = frame[(frame["policy"] != partly) | (frame["precision"] == "fp32")]
     whole = next(name for name in policies if name != partly)
     rows = tables.ptq_rows(frame)
-    shown = tables.ptq_table(rows, measured_only=True)
+    shown = tables.ptq_table(rows)
     names = [f"CartPole ({name}, seed 0)" for name in (whole, partly)]
     assert sorted(shown.index) == sorted(("PPO", name) for name in names)
     assert (shown.loc[("PPO", names[0])].xs("measured", level=1) != "").all()

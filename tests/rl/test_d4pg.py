@@ -22,6 +22,7 @@ from quarl_nb.rl.d4pg import D4PG
 from quarl_nb.rl.envs import make_env
 from quarl_nb.rl.evaluate import evaluate
 from quarl_nb.rl.policies import PolicyNet, load_policy
+from quarl_nb.rl.sb3 import policy_from_model
 
 PENDULUM = "Pendulum-v1"
 ATOMS = {"n_atoms": 5, "v_min": -4.0, "v_max": 4.0}
@@ -263,7 +264,7 @@ def test_acts_as_its_policy_net_live_and_zipped(tmp_path: Path) -> None:
     expected, _ = model.predict(obs, deterministic=True)
     assert len(np.unique(expected.round(3), axis=0)) > 40
     model.save(tmp_path / "model.zip")
-    for net in (PolicyNet.from_sb3(model), load_policy(tmp_path / "model.zip")):
+    for net in (policy_from_model(model), load_policy(tmp_path / "model.zip")):
         assert (net.spec.algo, net.spec.head.kind) == ("d4pg", "tanh_scale")
         assert net.spec.head.low == pytest.approx((-0.4, 1.25))
         np.testing.assert_array_equal(net.act(obs)[0], expected)
@@ -333,7 +334,7 @@ def test_images_and_policy_options(share: bool) -> None:
     assert (model.critic.features_extractor is model.actor.features_extractor) is share
     obs = np.stack([model.observation_space.sample() for _ in range(5)])
     np.testing.assert_array_equal(
-        PolicyNet.from_sb3(model).act(obs)[0], model.predict(obs, deterministic=True)[0]
+        policy_from_model(model).act(obs)[0], model.predict(obs, deterministic=True)[0]
     )
 
 
@@ -422,7 +423,7 @@ def trained(env_id: str, steps: int, seed: int, **options: Any) -> PolicyNet:
         action_noise=NormalActionNoise(np.zeros(size), np.full(size, 0.3)),
         policy_kwargs={"net_arch": [64, 64], "optimizer_kwargs": {"fused": True}}, **options,
     )  # fmt: skip
-    return PolicyNet.from_sb3(model.learn(steps))
+    return policy_from_model(model.learn(steps))
 
 
 @pytest.mark.slow

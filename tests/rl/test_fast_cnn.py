@@ -23,8 +23,8 @@ from quarl_nb.rl.fast_cnn import (
     training_dtype,
 )
 from quarl_nb.rl.model import make_model
-from quarl_nb.rl.policies import PolicyNet
 from quarl_nb.rl.recipes import recipes
+from quarl_nb.rl.sb3 import policy_from_model
 
 SPACE = Box(0, 255, (4, 84, 84), dtype=np.uint8)
 
@@ -195,7 +195,7 @@ def test_actor_and_critic_agree_with_the_stock_policy_on_every_path(algo):
 @pytest.mark.parametrize("algo", ["ppo", "a2c", "dqn"])
 def test_a_fast_model_acts_as_its_policy_net_does(algo):
     model, obs = pong_model(algo), frames(8)
-    net = PolicyNet.from_sb3(model, env_id="PongNoFrameskip-v4")
+    net = policy_from_model(model, env_id="PongNoFrameskip-v4")
     with torch.no_grad():
         if algo == "dqn":
             theirs = model.policy.q_net(obs)

@@ -6,7 +6,7 @@ import torch
 from stable_baselines3 import DQN
 
 from quarl_nb.rl.half_dqn import HalfDQNPolicy
-from quarl_nb.rl.policies import PolicyNet
+from quarl_nb.rl.sb3 import policy_from_model
 
 
 @pytest.fixture
@@ -43,5 +43,5 @@ def test_it_learns_and_is_exported_like_any_dqn(pair):
     half.learning_starts, half.batch_size = 4, 4
     half.learn(32)
     assert all((a != b).any() for a, b in zip(before, half.q_net.parameters(), strict=True))
-    layers = [PolicyNet.from_sb3(dqn).spec.layers for dqn in pair]
+    layers = [policy_from_model(dqn).spec.layers for dqn in pair]
     assert layers[0] == layers[1]

@@ -38,7 +38,8 @@ from quarl_nb.rl.fast_cnn import FAST_CNN_POLICIES, FastNatureCNN
 from quarl_nb.rl.model import make_model
 from quarl_nb.rl.policies import PolicyNet, load_policy, save_policy
 from quarl_nb.rl.recipes import get_recipe
-from quarl_nb.rl.sb3 import env_id_in, policy_from_zip
+from quarl_nb.rl.safe_pickle import read_vecnormalize
+from quarl_nb.rl.sb3 import env_id_in, policy_from_model, policy_from_zip
 
 PENDULUM, CARTPOLE = "Pendulum-v1", "CartPole-v1"
 OFF = {"buffer_size": 10, "device": "cpu"}
@@ -157,7 +158,7 @@ def test_same_actions_live_zipped_and_on_disk(name: str, tmp_path: Path) -> None
     model = MODELS[name]()
     perturb(model)
     obs = observations(model)
-    live = PolicyNet.from_sb3(model)
+    live = policy_from_model(model)
     assert live.spec.algo == name.split()[0]
     assert_same(live, model, obs)
     model.save(tmp_path / "model.zip")
@@ -173,10 +174,10 @@ def test_environments_in_processes_of_their_own_tell_their_id() -> None:
     envs = make_vec_env(CARTPOLE, 2, vec_env_cls=SubprocVecEnv)
     model = sb3.PPO("MlpPolicy", VecNormalize(envs), device="cpu")
     try:
-        assert PolicyNet.from_sb3(model).spec.env_id == CARTPOLE
+        assert policy_from_model(model).spec.env_id == CARTPOLE
     finally:
         envs.close()
-    assert PolicyNet.from_sb3(model).spec.env_id is None
+    assert policy_from_model(model).spec.env_id is None
 
 
 @pytest.mark.parametrize(
@@ -193,16 +194,16 @@ def test_what_an_id_does_not_tell_of_an_environment_is_told(
     make: Callable[[], gym.Env], told: str | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     model = sb3.PPO("MlpPolicy", make(), device="cpu")
-    assert PolicyNet.from_sb3(model, env_id=PENDULUM).spec.env_id == PENDULUM
+    assert policy_from_model(model, env_id=PENDULUM).spec.env_id == PENDULUM
     assert not caplog.records  # whoever names one knows
-    assert PolicyNet.from_sb3(model).spec.env_id == PENDULUM
+    assert policy_from_model(model).spec.env_id == PENDULUM
     said = f"the model acts in {PENDULUM} with {told}, which a policy does not keep: "
     assert [each.message.startswith(said) for each in caplog.records] == ([True] if told else [])
 
 
 def test_our_own_vector_environment_is_what_its_id_says(caplog: pytest.LogCaptureFixture) -> None:
     model = make_model(get_recipe("dqn-AirNavigation-I"), seed=0)
-    env_id = PolicyNet.from_sb3(model).spec.env_id
+    env_id = policy_from_model(model).spec.env_id
     assert env_id and env_id.startswith("quarl/") and not caplog.records
 
 
@@ -214,7 +215,7 @@ def test_environments_that_do_not_tell_their_id_are_no_error() -> None:
             return super().get_attr(attr_name, indices)
 
     model = sb3.PPO("MlpPolicy", Silent([lambda: gym.make(CARTPOLE)]), device="cpu")
-    assert PolicyNet.from_sb3(model).spec.env_id is None
+    assert policy_from_model(model).spec.env_id is None
 
 
 def test_the_fast_cnn_is_an_ordinary_one() -> None:
@@ -228,7 +229,7 @@ def test_the_fast_cnn_is_an_ordinary_one() -> None:
         "CnnPolicy", Frames(), n_steps=2, batch_size=2, **kwargs(net_arch=[], ortho_init=False)
     )
     stock.policy.load_state_dict(fast.policy.state_dict())
-    assert_same(PolicyNet.from_sb3(fast), stock, observations(stock))
+    assert_same(policy_from_model(fast), stock, observations(stock))
 
 
 @pytest.fixture
@@ -248,10 +249,13 @@ def test_normalization_is_the_first_step(normalized: BaseAlgorithm, tmp_path: Pa
     obs = observations(model)
     expected = model.predict(env.normalize_obs(obs), deterministic=True)[0]
     assert not np.array_equal(expected, model.predict(obs, deterministic=True)[0])
-    for net in (PolicyNet.from_sb3(model), load_policy(tmp_path / "model.zip")):
+    reopened = sb3.A2C.load(tmp_path / "model.zip", device="cpu")  # SB3's zips have no statistics
+    statistics = read_vecnormalize(tmp_path / "vecnormalize.pkl")
+    given = policy_from_model(reopened, normalization=statistics)
+    for net in (policy_from_model(model), load_policy(tmp_path / "model.zip"), given):
         assert net.spec.layers[0].kind == "normalize"
         np.testing.assert_array_equal(net.act(obs)[0], expected)
-    assert PolicyNet.from_sb3(model).spec.env_id == PENDULUM
+    assert policy_from_model(model).spec.env_id == PENDULUM
 
 
 class Parts(gym.Env):
@@ -274,9 +278,9 @@ def test_normalization_inside_another_wrapper_is_refused() -> None:
     ):
         model = sb3.PPO("MlpPolicy", env, n_steps=2, batch_size=2, device="cpu")
         with pytest.raises(QuarlError, match=f"inside another wrapper, .* {shapes}: put it outer"):
-            PolicyNet.from_sb3(model)
+            policy_from_model(model)
     inside = VecFrameStack(DummyVecEnv([lambda: gym.make("MountainCarContinuous-v0")]), 3)
-    assert PolicyNet.from_sb3(sb3.PPO("MlpPolicy", VecNormalize(inside), device="cpu"))
+    assert policy_from_model(sb3.PPO("MlpPolicy", VecNormalize(inside), device="cpu"))
 
 
 @pytest.mark.parametrize(
@@ -354,12 +358,12 @@ def test_a_policy_of_normalized_observations_without_their_statistics_is_told(
         model = sb3.PPO("MlpPolicy", env, n_steps=8, batch_size=8, device="cpu",
                         policy_kwargs=dict(net_arch=[4]))  # fmt: skip
         model.learn(8).save(tmp_path / f"{normalizes}.zip")
-        PolicyNet.from_sb3(model)
+        policy_from_model(model)
         assert "trained with VecNormalize" not in caplog.text
         load_policy(tmp_path / f"{normalizes}.zip", env_id=CARTPOLE)
         assert ("; give vecnormalize=... unless it had norm_obs=False" in caplog.text) == normalizes
         opened = sb3.PPO.load(tmp_path / f"{normalizes}.zip", device="cpu")
-        PolicyNet.from_sb3(opened, env_id=CARTPOLE)
+        policy_from_model(opened, env_id=CARTPOLE)
         told = "the model was trained with VecNormalize, whose statistics were not found"
         assert (told in caplog.text) == normalizes
 
@@ -475,7 +479,7 @@ UNSUPPORTED: dict[str, Callable[[], BaseAlgorithm]] = {
 def test_unsupported_models_say_so(message: str, tmp_path: Path) -> None:
     model = UNSUPPORTED[message]()
     with pytest.raises(QuarlError, match=message):
-        PolicyNet.from_sb3(model)
+        policy_from_model(model)
     model.save(tmp_path / "m.zip")
     with pytest.raises(QuarlError, match=message) as caught:
         load_policy(tmp_path / "m.zip")

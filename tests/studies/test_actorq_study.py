@@ -12,7 +12,8 @@ from quarl_nb.errors import QuarlError
 from quarl_nb.processes import SPAWN, child_environment
 from quarl_nb.report.actorq.knobs import papers_setting
 from quarl_nb.report.paper import published
-from quarl_nb.rl.policies import PolicyNet, save_policy
+from quarl_nb.rl.policies import save_policy
+from quarl_nb.rl.sb3 import policy_from_model
 from quarl_nb.runner import plan, run_study
 from quarl_nb.store import ResultStore
 from quarl_nb.studies import actorq_training
@@ -192,7 +193,7 @@ def test_a_run_after_one_whose_evaluators_died_has_new_ones(evaluators):
 
 
 def test_a_worker_that_evaluated_ends_with_its_evaluators(tmp_path):
-    save_policy(PolicyNet.from_sb3(make_algorithm("dqn", "CartPole-v1", width=8)), tmp_path / "net")
+    save_policy(policy_from_model(make_algorithm("dqn", "CartPole-v1", width=8)), tmp_path / "net")
     work = ([tmp_path / "net"] * 2, "CartPole-v1", range(3), 2)
     worker = SPAWN.Process(target=actorq_training._evaluated_in_parallel, args=work)
     with child_environment():

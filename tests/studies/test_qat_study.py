@@ -16,6 +16,7 @@ from quarl_nb.rl.evaluate import Evaluation
 from quarl_nb.rl.model import make_model
 from quarl_nb.rl.policies import PolicyNet
 from quarl_nb.rl.recipes import get_recipe
+from quarl_nb.rl.sb3 import policy_from_model
 from quarl_nb.runner import plan, run_study
 from quarl_nb.store import ResultStore, to_json
 from quarl_nb.studies import qat, watched
@@ -214,7 +215,7 @@ def test_evaluations_are_evenly_spaced_after_the_delay_and_the_last_of_the_best_
 
     monkeypatch.setattr(watched, "evaluate", fake)
     model = small(sb3.A2C)
-    done = train_watched(model, "CartPole-v1", Schedule(200, 100, 4, 2), PolicyNet.from_sb3, [])
+    done = train_watched(model, "CartPole-v1", Schedule(200, 100, 4, 2), policy_from_model, [])
     assert done.curves["eval_steps"].tolist() == [125, 150, 175, 200]
     assert done.best_timesteps == 175 and done.net is seen[2]
     assert done.curves["eval_returns"].tolist() == [[1, 3], [5, 7], [6, 6], [0, 2]]
@@ -231,7 +232,7 @@ def test_training_takes_denormal_numbers_for_zero(monkeypatch):
         return evaluate(*arguments)
 
     monkeypatch.setattr(watched, "evaluate", spy)
-    train_watched(small(sb3.A2C), "CartPole-v1", Schedule(20, 0, 2, 1), PolicyNet.from_sb3, [])
+    train_watched(small(sb3.A2C), "CartPole-v1", Schedule(20, 0, 2, 1), policy_from_model, [])
     assert during == [True, True] and not is_zero()
 
 

@@ -10,10 +10,11 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from quarl_nb.quant import parse_precision, quantize_aware, quantize_module
-from quarl_nb.rl.policies import PolicyNet
+from quarl_nb.quant import parse_precision, quantize_module
+from quarl_nb.quant.qat import quantize_aware
 from quarl_nb.rl.qat import export_qat, prepare_qat
 from quarl_nb.rl.qat_networks import is_quantized
+from quarl_nb.rl.sb3 import policy_from_model
 from quarl_nb.studies.regularizers import (
     WeightNoise,
     noise_for_quantization,
@@ -92,11 +93,11 @@ def test_training_with_noise_exports_the_weights_themselves(algo):
 def test_the_exported_policy_normalizes_as_the_trained_one(algo):
     model = make(algo)
     before = set(model.policy.state_dict())
-    plain = PolicyNet.from_sb3(model)
-    normalize_hidden_layers(model, algo)
+    plain = policy_from_model(model)
+    normalize_hidden_layers(model)
     assert set(model.policy.state_dict()) == before
     model.learn(120)
-    net = with_layer_norm(PolicyNet.from_sb3(model))
+    net = with_layer_norm(policy_from_model(model))
     kinds = [layer.kind for layer in net.spec.layers]
     assert kinds.count("layer_norm") == kinds.count("linear") - 1 == 2
     obs = torch.randn(20, *net.spec.obs_shape)
@@ -118,6 +119,6 @@ def test_the_exported_policy_normalizes_as_the_trained_one(algo):
 
 def test_the_target_network_is_normalized_too():
     model = make("dqn")
-    normalize_hidden_layers(model, "dqn")
+    normalize_hidden_layers(model)
     obs = torch.randn(5, 4)
     torch.testing.assert_close(model.q_net(obs), model.q_net_target(obs))

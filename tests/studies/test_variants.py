@@ -6,7 +6,7 @@ from quarl_nb.actorq.algorithms import make_algorithm
 from quarl_nb.errors import QuarlError
 from quarl_nb.quant import affine_qparams, fake_quantize, weight_matrices
 from quarl_nb.report.actorq import variants
-from quarl_nb.rl.policies import PolicyNet
+from quarl_nb.rl.sb3 import policy_from_model
 from quarl_nb.runner import plan, run_study
 from quarl_nb.store import ResultStore
 from quarl_nb.studies.variants import (
@@ -70,7 +70,7 @@ def test_wrong_parameters_are_one_clear_line(parameters, message):
 
 def test_published_weights_are_rounded_and_the_learners_stay():
     model = make_algorithm("dqn", "CartPole-v1", width=32)
-    net = PolicyNet.from_sb3(model, tensors=model.policy.state_dict())
+    net = policy_from_model(model, tensors=model.policy.state_dict())
     before = [w.clone() for _, w in weight_matrices(net)]
     generator = torch.Generator().manual_seed(0)
     for name, few in (("float8", True), ("quantile8", True), ("noise8", False)):

@@ -112,15 +112,19 @@ class Redrawn:
         return tuple(dict.fromkeys([*self.fp32["key"], *self.actors[actor]["key"]]))
 
 
+def redrawn_weights(n: int, generator: np.random.Generator) -> Floats:
+    """Of n runs: first all alike, then `bootstrap_weights`, shape [1 + RESAMPLES, n]."""
+    return np.vstack([np.full(n, 1 / n), bootstrap_weights(n, generator, RESAMPLES)])
+
+
 def redraw(group: pd.DataFrame) -> Redrawn:
     """Redraw the runs of one setting, at least one of them fp32."""
     task = str(group["task"].iloc[0])
     actors = {str(name): rows for name, rows in group.groupby("actor", sort=False)}
     weights = {
-        name: np.vstack([np.full(len(rows), 1 / len(rows)),
-                         bootstrap_weights(len(rows), generator_of(task, name), RESAMPLES)])
+        name: redrawn_weights(len(rows), generator_of(task, name))
         for name, rows in actors.items()
-    }  # fmt: skip
+    }
     full = dict.fromkeys(group["actor"][group["precision"] == "fp32"])
     share = np.hstack([weights[name] * len(actors[name]) for name in full])
     fp32 = pd.concat([actors[name] for name in full])

@@ -17,6 +17,7 @@ from quarl_nb.report.actorq.curves import (
     on_grid,
     ratio,
     redraw,
+    redrawn_weights,
     reward_level,
     running_mean,
 )
@@ -219,10 +220,7 @@ def steps_ratio(
 ) -> list[tuple[str, float]]:
     """Steps to 95 % of the best return of `base`, of `rows` over `base`, as `ratio` gives them; NaN
     if nothing was learned."""
-    weights = [
-        np.vstack([np.full(n, 1 / n), bootstrap_weights(n, generator, RESAMPLES)])
-        for n in (len(base), len(rows))
-    ]
+    weights = [redrawn_weights(n, generator) for n in (len(base), len(rows))]
     level = reward_level(weights[0] @ on_grid(base, "curve_steps").values)
     here = first_reached(rows, "curve_steps", weights[1], level)
     there = first_reached(base, "curve_steps", weights[0], level)

@@ -29,7 +29,7 @@ def tables_of(frames: Mapping[str, pd.DataFrame]) -> dict[str, Table]:
     rows, losses = tables.ptq_rows(flown), paired_losses(flown)
     made = {
         "table4_ptq": Table(
-            flown, rows, tables.ptq_table(rows, measured_only=True),
+            flown, rows, tables.ptq_table(rows),
             "Post-training quantization (Table 4), mean return with 95 % interval; published int8 "
             "beside 8-bit affine weights."),
         "ptq_losses": Table(

@@ -87,13 +87,13 @@ def _verdict(row: pd.Series) -> str:
     return "inconclusive" if row["episodes"] < MIN_EPISODES else decided(good, bad)
 
 
-def ptq_table(rows: pd.DataFrame, measured_only: bool = False) -> pd.DataFrame:
-    """`ptq_rows` for reading: a row an algorithm and environment, published beside measured.
+def ptq_table(rows: pd.DataFrame) -> pd.DataFrame:
+    """Those of `ptq_rows` that are measured, for reading: a row an algorithm and environment,
+    published beside measured.
 
     Cells are texts: `mean [95 % interval]`, losses E in per cent, verdicts one a precision.
     """
-    if measured_only:
-        rows = rows[rows["episodes"].notna()]
+    rows = rows[rows["episodes"].notna()]
     rows = rows.sort_values("algo", key=lambda names: names.map(ALGOS.index), kind="stable")
     lines: dict[tuple[str, str], dict[tuple[str, str], str]] = {}
     episodes: dict[tuple[str, str], dict[str, list[str]]] = {}  # precisions by their number
@@ -106,9 +106,8 @@ def ptq_table(rows: pd.DataFrame, measured_only: bool = False) -> pd.DataFrame:
             line[(f"E {head}", "published")] = percent(row['published_loss'])
             line[(f"E {head}", "measured")] = percent_interval(Interval.of(row, "loss"))
         line[("verdict", head)] = row["verdict"]
-        if pd.notna(row["episodes"]):
-            played = episodes.setdefault((str(row["algo"]).upper(), name), {})
-            played.setdefault(f"{row['episodes']:.0f}", []).append(head)
+        played = episodes.setdefault((str(row["algo"]).upper(), name), {})
+        played.setdefault(f"{row['episodes']:.0f}", []).append(head)
     for key, played in episodes.items():
         lines[key][("episodes", "")] = _episodes_text(played)
     order = [(head, side) for head in ("fp32", "fp16", "int8", "E fp16", "E int8")

@@ -16,7 +16,7 @@ A2C_OPTIMIZER = "SB3's default RMSprop"
 
 def pong() -> list[Recipe]:
     """Pong, until it is won."""
-    return [_atari(algo, "Pong") for algo in ("ppo", "a2c", "dqn")]
+    return [_pong(algo) for algo in ("ppo", "a2c", "dqn")]
 
 
 def other_games() -> list[Recipe]:
@@ -25,13 +25,12 @@ def other_games() -> list[Recipe]:
             for algo in ("a2c", "ppo", "dqn") for game in group]  # fmt: skip
 
 
-def _atari(algo: str, game: str) -> Recipe:
+def _pong(algo: str) -> Recipe:
     # 128 units after the convolutions (the paper's "128 FC"), so that a file stays under 2 MB.
     features = dict(features_extractor_kwargs=dict(features_dim=128))
     fused = dict(optimizer_kwargs=dict(eps=1e-5, fused=True))
-    target = 20.0 if game == "Pong" else None
-    env_id = game + ATARI_SUFFIX
-    common: dict[str, Any] = dict(target_return=target, eval_every=50_000, eval_episodes=10)
+    env_id = "Pong" + ATARI_SUFFIX
+    common: dict[str, Any] = dict(target_return=20.0, eval_every=50_000, eval_episodes=10)
     if algo == "ppo":
         return Recipe(
             algo, env_id, 3_000_000,
@@ -63,7 +62,7 @@ def _atari(algo: str, game: str) -> Recipe:
 
 def _game(algo: str, game: str) -> Recipe:
     """As Pong with fewer steps; DQN has the paper's small buffer, with prioritized replay."""
-    base = _atari(algo, "Pong")
+    base = _pong(algo)
     # No target may end it early, as Pong's does: evaluate half as often.
     recipe = replace(base, env_id=game + ATARI_SUFFIX, target_return=None, eval_every=100_000)
     if algo in ("ppo", "a2c"):
