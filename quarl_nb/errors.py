@@ -34,7 +34,7 @@ def check_at_least(least: int, **values: float) -> None:
 def check_counts(least: int, **values: int) -> None:
     """Raise a QuarlError naming the first of `values` that is no integer, or less than `least`."""
     for name, value in values.items():
-        if not isinstance(value, Integral):
+        if not isinstance(value, Integral) or isinstance(value, bool):
             raise QuarlError(f"{name} must be a whole number, not {value!r}")
         check_at_least(least, **{name: value})
 

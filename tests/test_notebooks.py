@@ -573,6 +573,18 @@ def test_a_profile_that_there_is_not_is_named(store):
             load_runs(store, ["actorq"], "ful", tasks, recompute=True)
 
 
+@pytest.mark.parametrize(
+    ("name", "parameters", "message"),
+    [("00_tour", {"policy": "dqn-CartPol-v1"}, "did you mean 'dqn-CartPole-v1'"),
+     ("00_tour", {"bits": []}, "how many bits are named must be at least 1, not 0"),
+     ("02_sweet_spot", {"runs": 0}, "runs must be at least 1, not 0"),
+     ("10_pi_deployment", {"seed": -1}, "seed must be from 0")],
+)  # fmt: skip
+def test_a_notebooks_own_parameters_are_checked(store, shown, name, parameters, message):
+    with pytest.raises(NotebookError, match=message):
+        shown(name, records=str(store.root), **parameters)
+
+
 def test_runs_and_their_tasks_are_counted_in_words() -> None:
     runs = pd.DataFrame({"task": ["CartPole-v1", "CartPole-v1", "Acrobot-v1"]})
     assert count_runs(runs) == "3 runs of 2 tasks"

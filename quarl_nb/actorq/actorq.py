@@ -94,6 +94,9 @@ class ActorQ:
             logger.warning("ActorQ feeds and samples by itself: it does not call %s.%s",
                            type(algorithm).__name__, hook)
         check_choice("engine", engine, ENGINES)
+        if quantizer is not None and not callable(quantizer):
+            raise QuarlError(f"quantizer must be a function of a policy, not {quantizer!r}; "
+                             "formats are precisions")  # fmt: skip
         for name in settings:
             check_choice("setting of ActorQ", name, [
                 *Settings.__dataclass_fields__, "env", "engine", "saving", "quantizer"])

@@ -157,6 +157,9 @@ def unused_hooks(algorithm: OffPolicyAlgorithm) -> list[str]:
 def check_algorithm(algorithm: Any) -> None:
     """Refuse what no replay buffer of ours can feed; QuarlError saying why."""
     name = type(algorithm).__name__
+    if isinstance(algorithm, type):
+        raise QuarlError(f"ActorQ needs an algorithm that is made, {algorithm.__name__}(...), not "
+                         "the class")  # fmt: skip
     if not isinstance(algorithm, OffPolicyAlgorithm):
         raise QuarlError(
             f"ActorQ needs an off-policy algorithm, not {name}; allowed: DQN, DDPG, TD3, SAC, D4PG "

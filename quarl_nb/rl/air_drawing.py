@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Circle
 from numpy.typing import NDArray
 
-from quarl_nb.errors import QuarlError
+from quarl_nb.errors import QuarlError, check_seeds
 from quarl_nb.rl.air_navigation import AirNavigationEnv
 from quarl_nb.rl.air_world import (
     DRONE_RADIUS_M,
@@ -59,6 +59,7 @@ def fly(
     act: Callable[[Array], int], seed: int, make: Callable[[], gym.Env] = AirNavigationEnv
 ) -> Flight:
     """Fly the episode of `seed` with ``act(observation [OBS_SIZE]) -> action``."""
+    check_seeds(seed)
     env = make()
     if not isinstance(env.unwrapped, AirNavigationEnv):
         raise QuarlError(f"cannot draw {env}; allowed: AirNavigationEnv")

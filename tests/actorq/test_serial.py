@@ -540,7 +540,13 @@ def test_a_batch_of_nothing_is_refused(small_dqn, batch_size):
         ActorQ(small_dqn(batch_size=batch_size))
 
 
-def test_what_is_no_algorithm_is_told_first():
+def test_what_is_no_algorithm_quantizer_or_number_is_told_first(small_dqn):
+    with pytest.raises(QuarlError, match=r"an algorithm that is made, DQN\(...\), not the class"):
+        ActorQ(DQN)
+    with pytest.raises(QuarlError, match="quantizer must be a function of a policy, not 'int8'"):
+        ActorQ(small_dqn(), quantizer="int8")
+    with pytest.raises(QuarlError, match="n_actors must be a whole number, not True"):
+        ActorQ(small_dqn(), n_actors=True)
     with pytest.raises(QuarlError, match="ActorQ needs an off-policy algorithm, not object"):
         ActorQ(object(), engine="serial")
 
