@@ -542,6 +542,16 @@ def test_figure_3_averages_no_settings_or_actors_and_a_pull_period_looks_alike_t
     assert sorted(label for label, *_ in looks) == [
         "pull every 100 steps", "pull every 1000 steps", "pull every 30 steps"]
     assert len({look[1:] for look in looks}) == 3  # colour and dash
+    # A title has room for two of what settings differ in, unless these leave two alike.
+    several = [(256, 1, 4), (512, 2, 8), (256, 1, 8)]
+    for settings, told in ((several[:2], 2), (several, 3)):
+        wide = pd.concat([
+            runs("Walker Stand", int8, period, 30, width=width, n_actors=n, samples_per_insert=spi)
+            for period in (30, 1000) for width, n, spi in settings])  # fmt: skip
+        fig, points = actorq.staleness_figure.staleness(wide)
+        titles = [ax.get_title().split("\n")[1] for ax in fig.axes[1:]]
+        assert [len(title.split(", ")) for title in titles] == [told] * len(settings)
+        assert points["panel"].str.count(", ").eq(2).all()
     # A setting at one period beside another at another period is no comparison.
     lone = frame[frame["pull_period"].isin([30, 100])]
     with pytest.raises(NothingToDrawError):

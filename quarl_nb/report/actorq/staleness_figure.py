@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import matplotlib as mpl
@@ -27,6 +27,8 @@ from quarl_nb.report.style import (
     panel_grid,
 )
 
+TOLD = 2  # settings that a title has room for, of those that its runs differ in
+
 
 def staleness(records: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
     """Policy age against pull period, and the learning curves at each of them (Figure 3).
@@ -43,18 +45,20 @@ def staleness(records: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
     if not any(rows["pull_period"].nunique() > 1 for _, rows in panels):
         raise NothingToDrawError("no ActorQ runs at two pull periods: run the study first")
     periods, points = sorted(runs["pull_period"].unique()), []
-    ages = [(label, _mean_ages(rows)) for label, rows in panels]
+    ages = [_mean_ages(rows) for _, rows in panels]
+    titles = _titles([label for label, _ in panels])
     with mpl.rc_context(STYLE):
         fig, (first, *axes) = panel_grid(1 + len(panels), columns=3, height_in=1.75)
-        _draw_ages(first, ages, periods)
-        for ax, (label, rows) in zip(axes, panels, strict=True):
+        _draw_ages(first, dict(zip(titles, ages, strict=True)), periods)
+        for ax, title, (label, rows) in zip(axes, titles, panels, strict=True):
             curves = draw_curves(ax, rows, STEPS, "pull_period", _period_looks(periods))
             points.append(curves.assign(panel=label))
-            ax.set_title(_in_lines(label))
+            ax.set_title(title)
             ax.set_xlabel("thousands of environment steps")
         axes[0].set_ylabel(f"return of the learner's policy\n(mean of {WINDOW} episodes)")
         common_legend(fig, [first, *axes], columns=max(len(panels), len(periods)))
-    points += [rows.assign(axis="age", panel=label) for label, rows in ages]
+    points += [rows.assign(axis="age", panel=label)
+               for (label, _), rows in zip(panels, ages, strict=True)]  # fmt: skip
     return fig, pd.concat(points, ignore_index=True)
 
 
@@ -80,9 +84,10 @@ def _panels(runs: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
     return panels
 
 
-def _in_lines(label: str) -> str:
-    """The task above what tells its panel, which one line has no room for."""
-    return label.replace(": ", "\n", 1)
+def _titles(labels: Sequence[str]) -> list[str]:
+    """The task above the first of what tells each panel; above all of it if two would be alike."""
+    cut = [", ".join(label.split(", ")[:TOLD]) for label in labels]
+    return [title.replace(": ", "\n", 1) for title in (cut if len({*cut}) == len(cut) else labels)]
 
 
 def _mean_ages(runs: pd.DataFrame) -> pd.DataFrame:
@@ -93,14 +98,14 @@ def _mean_ages(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def _draw_ages(
-    ax: Axes, ages: Sequence[tuple[str, pd.DataFrame]], periods: Sequence[int]
+    ax: Axes, ages: Mapping[str, pd.DataFrame], periods: Sequence[int]
 ) -> None:
-    for i, (label, rows) in enumerate(ages):
+    for i, (title, rows) in enumerate(ages.items()):
         errors = np.maximum([rows["age_mean"] - rows["age_p50"],
                              rows["age_p95"] - rows["age_mean"]], 0)
         ax.errorbar(rows["pull_period"] * (1 + 0.06 * i), rows["age_mean"], yerr=errors,
                     marker=MARKERS[i % len(MARKERS)], color=BLACK, elinewidth=0.7,
-                    ls="-" if i == 0 else "--", label=_in_lines(label))
+                    ls="-" if i == 0 else "--", label=title)
     ax.set_xscale("log")
     ax.set_yscale("symlog", linthresh=1)
     ax.set_ylim(bottom=0)
