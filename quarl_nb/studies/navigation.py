@@ -59,7 +59,7 @@ class NavigationStudy:
     name: str
     profiles: Mapping[str, Mapping[str, Any]] = field(hash=False)
     policies: TrainedPolicies = TrainedPolicies("dqn-AirNavigation-*")
-    schema_version: int = 1
+    schema_version: int = 2
     timed: bool = False
 
     def cells(self, parameters: Mapping[str, Any]) -> list[tuple[dict[str, Any], dict[str, Any]]]:
@@ -136,10 +136,11 @@ def network_of(policy: str, spec: PolicySpec) -> str:
 def _fly(
     net: PolicyNet, original: PolicyNet, precision: Precision, budget: Mapping[str, Any]
 ) -> dict[str, Any]:
+    """Returns and lengths, and `outcomes`: one letter an episode, the first of its outcome."""
     result, outcomes = fly(net, episode_seeds(budget))
     return {
         **result.as_measured(),
-        **{outcome: [int(found == outcome) for found in outcomes] for outcome in OUTCOMES},
+        "outcomes": "".join(outcome[0] for outcome in outcomes),
         "weight_bytes": weight_bytes(original, precision),
     }
 

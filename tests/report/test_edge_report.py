@@ -287,7 +287,7 @@ def test_trainings_that_succeed_as_often_are_as_sure_as_one() -> None:
     """They leave Student's t no scale, and fly the same episodes."""
     runs = flights({("affine5", "qat"): 0.95}, base=0.95)
     qat = runs["method"] == "qat"
-    runs.loc[qat, "success"] = runs.loc[qat, "success"].map(lambda flown: flown[::-1])
+    runs.loc[qat, "outcomes"] = runs.loc[qat, "outcomes"].map(lambda flown: flown[::-1])
     more = [runs[qat].assign(seed=seed) for seed in (1, 2)]
     rows = edge.success.success_rows(pd.concat([runs, *more], ignore_index=True))
     for _, row in rows[rows["method"] == "qat"].iterrows():

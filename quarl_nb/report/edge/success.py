@@ -22,6 +22,7 @@ METHODS = {name: f"PTQ, {label}" for name, label in RANGES.items()} | {QAT: "QAT
 RESAMPLES = 1000
 EARLY, STOPPED = "-early", ", stopped early"  # a policy's name in records; its name here
 PAPERS_EPISODES = 100  # "for 100 evaluations"
+OUTCOMES = {"success": "s", "crash": "c", "timeout": "t"}  # a record's letter of each
 # The narrowest kernel that holds the weights of a precision. Symmetric ones have a level less than
 # affine ones of their width: none holds affine8.
 KERNELS: Mapping[str, str] = {
@@ -113,14 +114,17 @@ def success_rows(records: pd.DataFrame) -> pd.DataFrame:
 
 
 def _flights(records: pd.DataFrame) -> pd.DataFrame:
-    """The rows that hold flights, with `own`: of a policy that is none of the suite's.
+    """The rows that hold flights, with `own` (of a policy that is none of the suite's), and whether
+    each episode was a success, a crash or a timeout (0 or 1).
 
     Of a name that was given to another policy since, only the newest counts.
     """
-    if records.empty or "success" not in records:
+    if records.empty or "outcomes" not in records:
         return pd.DataFrame()
-    rows = newest_of_each_name(with_versions(records[records["success"].notna()]))
-    return rows.assign(own=rows[TENSORS].notna() if TENSORS in rows else False)
+    rows = newest_of_each_name(with_versions(records[records["outcomes"].notna()]))
+    ended = {outcome: [[int(each == letter) for each in flown] for flown in rows["outcomes"]]
+             for outcome, letter in OUTCOMES.items()}  # fmt: skip
+    return rows.assign(own=rows[TENSORS].notna() if TENSORS in rows else False, **ended)
 
 
 def stopped(policy: str) -> str:
