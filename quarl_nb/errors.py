@@ -31,10 +31,15 @@ def check_at_least(least: int, **values: float) -> None:
             raise QuarlError(f"{name} must be at least {least}, not {value!r}")
 
 
+def is_whole(value: Any) -> bool:
+    """Whether `value` is an integer, Python's or numpy's, and no truth value."""
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
 def check_counts(least: int, **values: int) -> None:
     """Raise a QuarlError naming the first of `values` that is no integer, or less than `least`."""
     for name, value in values.items():
-        if not isinstance(value, Integral) or isinstance(value, bool):
+        if not is_whole(value):
             raise QuarlError(f"{name} must be a whole number, not {value!r}")
         check_at_least(least, **{name: value})
 
@@ -42,7 +47,7 @@ def check_counts(least: int, **values: int) -> None:
 def check_seeds(*seeds: int) -> None:
     """Raise a QuarlError that names the first of `seeds` that some environment would not take."""
     for seed in seeds:
-        if not isinstance(seed, Integral):
+        if not is_whole(seed):
             raise QuarlError(f"seed must be a whole number, not {seed!r}")
         if not 0 <= seed < SEEDS:
             raise QuarlError(f"seed must be from 0 to {SEEDS - 1}, not {seed}")

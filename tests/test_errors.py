@@ -53,3 +53,5 @@ def test_a_seed_out_of_range_is_named():
         check_seeds(5, 2**31)
     with pytest.raises(QuarlError, match="^seed must be a whole number, not 1.5$"):
         check_seeds(5, 1.5)
+    with pytest.raises(QuarlError, match="^seed must be a whole number, not True$"):
+        check_seeds(True)

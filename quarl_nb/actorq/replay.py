@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 from gymnasium import spaces
+from stable_baselines3.common import logger as sb3_logger
 from stable_baselines3.common.buffers import NStepReplayBuffer, ReplayBuffer
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 
 from quarl_nb.actorq.settings import Settings, Transitions
-from quarl_nb.errors import QuarlError, check_counts
+from quarl_nb.errors import QuarlError, UnavailableError, check_counts
 
 logger = logging.getLogger(__name__)
 
@@ -182,3 +183,5 @@ def check_algorithm(algorithm: Any) -> None:
     if isinstance(space, spaces.Box) and space.dtype.kind != "f":
         raise QuarlError(f"actions are kept within [-1, 1]: no whole numbers, as {space} has")
     check_counts(1, batch_size=algorithm.batch_size)
+    if algorithm.tensorboard_log is not None and sb3_logger.SummaryWriter is None:
+        raise UnavailableError("tensorboard_log needs tensorboard: pip install tensorboard")

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from numbers import Integral
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from quarl_nb.errors import QuarlError
+from quarl_nb.errors import QuarlError, is_whole
 
 MIN_BITS, MAX_BITS = 2, 16
 _FLOAT32 = torch.finfo(torch.float32)
@@ -45,8 +44,7 @@ def check_bits(bits: int) -> int:
     Raises:
         QuarlError: no integer, or outside of the widths.
     """
-    whole = isinstance(bits, Integral) and not isinstance(bits, bool)
-    if not whole or not MIN_BITS <= bits <= MAX_BITS:
+    if not is_whole(bits) or not MIN_BITS <= bits <= MAX_BITS:
         raise QuarlError(f"cannot quantize to {bits!r} bits; allowed: {MIN_BITS} to {MAX_BITS}")
     return int(bits)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from numbers import Integral
 from typing import Any
 
 import torch
@@ -11,7 +10,7 @@ from stable_baselines3.common.policies import ContinuousCritic
 from stable_baselines3.td3 import policies as td3
 from torch import nn
 
-from quarl_nb.errors import QuarlError
+from quarl_nb.errors import QuarlError, is_whole
 
 
 class CategoricalCritic(ContinuousCritic):
@@ -24,7 +23,7 @@ class CategoricalCritic(ContinuousCritic):
     atoms: torch.Tensor
 
     def __init__(self, n_atoms: int, v_min: float, v_max: float, **options: Any) -> None:
-        if not (isinstance(n_atoms, Integral) and n_atoms >= 2 and 0 < v_max - v_min < math.inf):
+        if not (is_whole(n_atoms) and n_atoms >= 2 and 0 < v_max - v_min < math.inf):
             raise QuarlError(
                 "D4PG needs an integer n_atoms >= 2 and v_min < v_max, both finite, "
                 f"got {n_atoms}, {v_min}, {v_max}"

@@ -16,7 +16,7 @@ from stable_baselines3.common.vec_env import VecNormalize
 from quarl_nb.actorq.algorithms import make_algorithm
 from quarl_nb.actorq.learner import Learner
 from quarl_nb.actorq.settings import Settings, Transitions
-from quarl_nb.errors import QuarlError
+from quarl_nb.errors import QuarlError, UnavailableError
 from quarl_nb.rl.prioritized import PrioritizedDQN, PrioritizedReplayBuffer
 from quarl_nb.rl.replay_state import restore_replay
 from quarl_nb.rl.sb3 import policy_from_model
@@ -148,6 +148,12 @@ def test_the_algorithm_is_whole_again_afterwards(small_dqn, tmp_path):
     learner.close()
     model.save(tmp_path / "model.zip")
     model.learn(30)
+
+
+def test_a_log_for_tensorboard_needs_it(small_dqn, tmp_path, monkeypatch):
+    monkeypatch.setattr("stable_baselines3.common.logger.SummaryWriter", None)
+    with pytest.raises(UnavailableError, match="^tensorboard_log needs tensorboard: pip install"):
+        Learner(small_dqn(tensorboard_log=str(tmp_path)), Settings(), 10)
 
 
 def test_what_cannot_be_fed_is_refused(small_dqn):

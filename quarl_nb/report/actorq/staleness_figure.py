@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import matplotlib as mpl
 import numpy as np
@@ -30,6 +30,18 @@ from quarl_nb.report.style import (
 TOLD = 2  # settings that a title has room for, of those that its runs differ in
 
 
+class Panel(NamedTuple):
+    """Runs that differ in their pull period alone."""
+
+    task: str
+    told: list[str]  # what they have set as the task's other panels have not
+    runs: pd.DataFrame
+
+    def label(self, told: int | None = None) -> str:
+        """The task, and the first so many of what it is told by; by default all."""
+        return ": ".join(filter(None, [self.task, ", ".join(self.told[:told])]))
+
+
 def staleness(records: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
     """Policy age against pull period, and the learning curves at each of them (Figure 3).
 
@@ -42,23 +54,23 @@ def staleness(records: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
     """
     runs = learning_runs(records)
     panels = _panels(runs) if len(runs) else []
-    if not any(rows["pull_period"].nunique() > 1 for _, rows in panels):
+    if not any(panel.runs["pull_period"].nunique() > 1 for panel in panels):
         raise NothingToDrawError("no ActorQ runs at two pull periods: run the study first")
     periods, points = sorted(runs["pull_period"].unique()), []
-    ages = [_mean_ages(rows) for _, rows in panels]
-    titles = _titles([label for label, _ in panels])
+    ages = [_mean_ages(panel.runs) for panel in panels]
+    titles = _titles(panels)
     with mpl.rc_context(STYLE):
         fig, (first, *axes) = panel_grid(1 + len(panels), columns=3, height_in=1.75)
         _draw_ages(first, dict(zip(titles, ages, strict=True)), periods)
-        for ax, title, (label, rows) in zip(axes, titles, panels, strict=True):
-            curves = draw_curves(ax, rows, STEPS, "pull_period", _period_looks(periods))
-            points.append(curves.assign(panel=label))
+        for ax, title, panel in zip(axes, titles, panels, strict=True):
+            curves = draw_curves(ax, panel.runs, STEPS, "pull_period", _period_looks(periods))
+            points.append(curves.assign(panel=panel.label()))
             ax.set_title(title)
             ax.set_xlabel("thousands of environment steps")
         axes[0].set_ylabel(f"return of the learner's policy\n(mean of {WINDOW} episodes)")
         common_legend(fig, [first, *axes], columns=max(len(panels), len(periods)))
-    points += [rows.assign(axis="age", panel=label)
-               for (label, _), rows in zip(panels, ages, strict=True)]  # fmt: skip
+    points += [rows.assign(axis="age", panel=panel.label())
+               for panel, rows in zip(panels, ages, strict=True)]  # fmt: skip
     return fig, pd.concat(points, ignore_index=True)
 
 
@@ -70,9 +82,7 @@ def _period_looks(periods: Sequence[int]) -> dict[Any, dict[str, Any]]:
             for i, (period, shade) in enumerate(zip(periods, shades, strict=True))}  # fmt: skip
 
 
-def _panels(runs: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
-    """The runs that differ in their pull period alone, under the task and, where it has several
-    such, what they differ in."""
+def _panels(runs: pd.DataFrame) -> list[Panel]:
     groups = [rows for _, rows in runs.groupby([*BUT_PULLS, "actor"], sort=False, dropna=False)]
     firsts = pd.DataFrame([rows.iloc[0] for rows in groups])
     panels = []
@@ -80,14 +90,15 @@ def _panels(runs: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
         same = firsts[firsts["task"] == first["task"]]
         told = setting_told(first, firsts, but=[*{*SETTING} - {*BUT_PULLS}])
         told += [actor_label(first["actor"])] if same["actor"].nunique() > 1 else []
-        panels.append((": ".join(filter(None, [first["task"], ", ".join(told)])), rows))
+        panels.append(Panel(first["task"], told, rows))
     return panels
 
 
-def _titles(labels: Sequence[str]) -> list[str]:
+def _titles(panels: Sequence[Panel]) -> list[str]:
     """The task above the first of what tells each panel; above all of it if two would be alike."""
-    cut = [", ".join(label.split(", ")[:TOLD]) for label in labels]
-    return [title.replace(": ", "\n", 1) for title in (cut if len({*cut}) == len(cut) else labels)]
+    cut = [panel.label(TOLD) for panel in panels]
+    labels = cut if len({*cut}) == len(cut) else [panel.label() for panel in panels]
+    return [label.replace(": ", "\n", 1) for label in labels]
 
 
 def _mean_ages(runs: pd.DataFrame) -> pd.DataFrame:
