@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 
 from quarl_nb.report.claims import Claim
 from quarl_nb.report.style import STYLE, NothingToDrawError
+from quarl_nb.report.texts import counted
 
 PIXELS_PER_IN = 125  # of a figure on the page; the picture itself has STYLE's savefig.dpi
 LONG_TEXT = 40  # characters of a table cell that may be broken into lines
@@ -51,7 +52,7 @@ def count_runs(runs: pd.DataFrame) -> str:
     if runs.empty:
         return "nothing yet"
     counts = {"run": len(runs), "task": runs["task"].nunique()}
-    return " of ".join(f"{n} {noun}{'' if n == 1 else 's'}" for noun, n in counts.items())
+    return " of ".join(counted(n, noun) for noun, n in counts.items())
 
 
 def show_figure(

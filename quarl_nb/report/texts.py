@@ -21,6 +21,16 @@ def percent_interval(share: Interval) -> str:
     return "" if math.isnan(share.value) else share.text(AS_PERCENT)
 
 
+def counted(number: int, one: str, several: str = "") -> str:
+    """ "1 run", "1,000 runs"; with another plural than by an s "2 policies"."""
+    return f"{number:,} {one if number == 1 else several or one + 's'}"
+
+
+def span(numbers: pd.Series) -> str:
+    """ "1 to 8", the smallest and the largest of whole numbers; "8" where all are the same."""
+    return " to ".join(f"{int(number):,}" for number in sorted({numbers.min(), numbers.max()}))
+
+
 def points(share: Interval, form: str) -> str:
     """A share, or a difference of shares, in points: 0.012 as 1.2 by the form ".1f"."""
     return Interval(100 * share.value, 100 * share.low, 100 * share.high).text(form)

@@ -218,6 +218,10 @@ def test_the_numbers_of_a_rule_stand_in_its_claim() -> None:
 def test_few_episodes_or_policies_decide_nothing(records) -> None:
     few = rules.no_loss(records(lambda *_: 0.0, ("affine8",), episodes=10), ["affine8"])
     assert few.verdict == "inconclusive" and "only 10 episodes" in few.measured
+    one = records(lambda *_: 0.0, ("affine8",), {"ppo-CartPole-v1": ("ppo", "CartPole-v1", 100.0)})
+    for rule in (rules.no_loss, rules.hardness_differs):
+        found = rule(one, ["affine8"])
+        assert found.verdict == "inconclusive" and found.measured.endswith(" (only 1 policy)")
     lost = rules.no_loss(records(lambda *_: 0.9, ("affine8",), episodes=10), ["affine8"])
     assert lost.verdict == "inconclusive"
     frame = records(lambda *_: 0.0, ("affine8",))
@@ -235,7 +239,7 @@ def test_hardness_differs(records) -> None:
     one = records(lambda policy, *_: 0.5 * (policy == "ppo-CartPole-v1"), ("affine4",))
     found = rules.hardness_differs(one, ["affine4"])  # not a2c there, nor ppo elsewhere
     assert found.verdict == "reproduced"
-    assert "both by 1 algorithms and in 1 environments" in found.measured
+    assert "both by 1 algorithm and in 1 environment" in found.measured
     # Two trainings of one algorithm in one environment differ in neither.
     names = ("ppo-CartPole-v1", "public/ppo-CartPole-v1")
     twins = dict.fromkeys(names, ("ppo", "CartPole-v1", 490.0))

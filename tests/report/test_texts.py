@@ -7,7 +7,15 @@ import math
 import pandas as pd
 
 from quarl_nb.report.stats import Interval
-from quarl_nb.report.texts import AS_PERCENT, interval_texts, percent, points, return_text
+from quarl_nb.report.texts import (
+    AS_PERCENT,
+    counted,
+    interval_texts,
+    percent,
+    points,
+    return_text,
+    span,
+)
 
 
 def test_percentages_have_no_negative_zero() -> None:
@@ -38,3 +46,9 @@ def test_mean_returns_in_words() -> None:
     assert return_text(Interval(500.0, 500.0, 500.0)) == "500.0 [500.0, 500.0]"
     assert return_text(Interval(-0.04, -0.2, 0.1)) == "0.0 [-0.2, 0.1]"
     assert return_text(Interval(math.nan, math.nan, math.nan)) == ""
+
+
+def test_how_many_in_words() -> None:
+    assert [counted(n, "run") for n in (0, 1, 1000)] == ["0 runs", "1 run", "1,000 runs"]
+    assert [counted(n, "policy", "policies") for n in (1, 2)] == ["1 policy", "2 policies"]
+    assert span(pd.Series([3.0, 8, 1])) == "1 to 8" and span(pd.Series([60000, 60000])) == "60,000"

@@ -38,7 +38,7 @@ from quarl_nb.report.actorq.runs import (
 from quarl_nb.report.findings import NOT_MEASURED, Finding, decided, measured
 from quarl_nb.report.pvalues import at_least, holm, least_p
 from quarl_nb.report.stats import ALPHA, MARGIN, Interval, named_generator
-from quarl_nb.report.texts import percent
+from quarl_nb.report.texts import counted, percent
 
 
 def speedup_above(
@@ -129,7 +129,8 @@ def returns_kept(
     # Pairs that all agree are as certain as that many can be.
     most_pairs = int(rows[["runs", "base_runs"]].min(axis=1).max())
     if len(rows) * least_p(most_pairs) > ALPHA:
-        text += f" (too few runs for a loss to show, corrected for {len(rows)} comparisons)"
+        text += " (too few runs for a loss to show, corrected for "
+        text += f"{counted(len(rows), 'comparison')})"
     text += unmeasured_told(rows, precisions)
     return finding(verdict, rows, text, Interval.of(worst, measure))
 

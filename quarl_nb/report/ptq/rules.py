@@ -15,7 +15,7 @@ from quarl_nb.report.paper import published_ptq
 from quarl_nb.report.policy_records import of_who_played, ptq_records
 from quarl_nb.report.pvalues import at_least, holm
 from quarl_nb.report.stats import ALPHA, Interval
-from quarl_nb.report.texts import percent_interval
+from quarl_nb.report.texts import counted, percent_interval
 from quarl_nb.report.untrained import fp32_never_learned, leave_out, none_learned
 
 INTERVAL = f"{100 * (1 - 2 * ALPHA):.0f} % interval"  # its ends: bounds of one-sided tests
@@ -67,11 +67,13 @@ def hardness_differs(records: pd.DataFrame, precisions: Sequence[str]) -> Findin
     text += f", in {' or '.join(precisions)}"
     by_task = _differing(losses[hard], losses[easy], "algo", "env_id")
     by_algo = _differing(losses[hard], losses[easy], "env_id", "algo")
-    text += f"; both by {by_task} algorithms and in {by_algo} environments{left_out}"
+    text += f"; both by {counted(by_task, 'algorithm')} and in "
+    text += f"{counted(by_algo, 'environment')}{left_out}"
     worst = _worst(losses)
     verdict: Verdict = "inconclusive" if _too_few(losses, MIN_COMPARED) \
         else decided(bool(by_task and by_algo), hard.all() or easy.all())
-    return Finding(verdict, f"{text}{_few_note(losses)}", _interval(worst), keys_of(losses))
+    text += _few_note(losses, MIN_COMPARED)
+    return Finding(verdict, text, _interval(worst), keys_of(losses))
 
 
 def _differing(hard: pd.DataFrame, easy: pd.DataFrame, same: str, other: str) -> int:
@@ -114,7 +116,7 @@ def wider_weights_lose_more(
     rho = float(pairs[["width", "loss"]].corr("spearman").iloc[0, 1])
     text = (f"rank correlation of {width} and loss {rho:.2f} over {len(pairs)} policies; from task "
             f"to task, within algorithms, {over_tasks}; from algorithm to algorithm, within "
-            f"environments, {over_algos}{left_out}{_few_note(pairs)}")  # fmt: skip
+            f"environments, {over_algos}{left_out}{_few_note(pairs, MIN_POLICIES)}")  # fmt: skip
     return Finding(verdict, text, Interval(rho, np.nan, np.nan), keys)
 
 
@@ -171,8 +173,9 @@ def _every_policy(
         f"(surely {at_least(p_best.tolist())} of {len(good)}), "
         f"{len(losers)} lose more than 5 %{who}; "
         f"largest loss {'of those ' if losers else ''}{_told(worst)}{selection}{left_out}"
+        f"{_few_note(losses, MIN_COMPARED)}"
     )
-    return Finding(verdict, text + _few_note(losses), _interval(worst), keys_of(losses))
+    return Finding(verdict, text, _interval(worst), keys_of(losses))
 
 
 def _told(row: pd.Series) -> str:
@@ -195,13 +198,16 @@ def _selection(measured: pd.DataFrame, cells: pd.DataFrame) -> str:
 
 
 def _too_few(losses: pd.DataFrame, min_policies: int) -> bool:
+    return bool(_few_note(losses, min_policies))
+
+
+def _few_note(losses: pd.DataFrame, min_policies: int) -> str:
+    """In words, where episodes or policies are too few for what holds of all of them."""
     policies = len(losses[["policy", "seed"]].drop_duplicates())
-    return bool(losses["episodes"].min() < MIN_EPISODES or policies < min_policies)
-
-
-def _few_note(losses: pd.DataFrame) -> str:
-    fewest = int(losses["episodes"].min())
-    return f" (only {fewest} episodes)" if fewest < MIN_EPISODES else ""
+    few = [counted(policies, "policy", "policies")] if policies < min_policies else []
+    if (fewest := int(losses["episodes"].min())) < MIN_EPISODES:
+        few.append(counted(fewest, "episode"))
+    return f" (only {', '.join(few)})" if few else ""
 
 
 def _interval(row: pd.Series) -> Interval:
