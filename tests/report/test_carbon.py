@@ -234,6 +234,15 @@ def test_tables_show_published_beside_measured() -> None:
     assert savings(found, "return") == (
         "against torch fp32 on 2 of 2 settings, and cost more on 0, "
         "against ORT fp32 on 2 of 2 settings, and cost more on 0")
+    to_ort = found.columns.str.startswith("ratio_ort")  # of one task ORT's fp32 ran, say
+    alone = found.mask(np.outer(found["task"] == "Walker Stand", to_ort))
+    assert savings(alone, "return") == (
+        "against torch fp32 on 2 of 2 settings, and cost more on 0, "
+        "against ORT fp32 on 1 of 1 settings, and cost more on 0")
+    assert savings(found[found["precision"] == "fp32"], "return") == "not measured"
+    ends = found.columns[found.columns.str.match("ratio_.*_(low|high)")]
+    one = found.assign(**dict.fromkeys(ends, np.nan))  # run each: no intervals
+    assert savings(one, "return").startswith("against torch fp32 on 0 of 2 settings")
     (told,) = metering(costed_runs(planted()))
     assert told.startswith("9 runs by `tdp_x_cpu_time`: an estimate, not a reading")
     assert "360 g CO2e/kWh (a table)" in told

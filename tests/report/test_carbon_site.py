@@ -140,9 +140,8 @@ def test_the_notebook_tells_ratios_and_what_was_left_out(tmp_path: Path) -> None
     out = render_notebook(NOTEBOOK, tmp_path / "09.ipynb", {"records": str(store.root)})
     text = out.read_text().replace("\\u00a0", " ").replace("\u00a0", " ").replace("&nbsp;", " ")
     assert "Measured: 6 runs of 1 task. 6 runs by `tdp_x_cpu_time`: an estimate" in text
-    left_out = "recorded no costs along the way, or were not evaluated, and are left out"
-    assert f"3 runs {left_out}" in text
-    assert "1 have no fp32 of their setting to stand against and are left out." in text
+    assert "Left out: 3 runs without costs recorded along the way, or not evaluated." in text
+    assert "Left out: 1 run without an fp32 one of the setting." in text
     assert "2.22 [2.22, 2.22]" in text and "1.9 to 3.76; 2.8 overall" in text
     assert "per return, against torch fp32 on 1 of 1 settings, and cost more on 0" in text
     assert text.count('"image/png": "') == 2

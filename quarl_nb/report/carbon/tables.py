@@ -12,6 +12,8 @@ from quarl_nb.report.actorq.runs import SETTING
 from quarl_nb.report.actorq.tables import NEVER, interval_text
 from quarl_nb.report.carbon.costs import ALL, PARTS, SUSPENDED, Per
 from quarl_nb.report.paper import published
+from quarl_nb.report.stats import with_ends
+from quarl_nb.report.texts import counted
 
 METHODS = {
     "rapl": "the processor's own energy counter, by the run's part of the CPU time",
@@ -96,11 +98,14 @@ def savings(rows: pd.DataFrame, per: Per) -> str:
     if rows.empty:
         return "not measured"
     kept = rows[(rows["part"] == ALL) & (rows["per"] == per) & (rows["precision"] == "int8")]
-    return ", ".join(
-        f"{over.replace('over', 'against')} on {(kept[f'ratio_{short}_low'] > 1).sum()} of "
-        f"{len(kept)} settings, and cost more on {(kept[f'ratio_{short}_high'] < 1).sum()}"
-        for short, over in OVER.items() if f"ratio_{short}" in kept
-    )  # fmt: skip
+    told = []
+    for short, over in OVER.items():
+        ratios = kept.reindex(columns=with_ends(f"ratio_{short}")).dropna(how="all")
+        if len(ratios):  # not every setting has both baselines
+            _, low, high = (ratios[name] for name in ratios)
+            told.append(f"{over.replace('over', 'against')} on {(low > 1).sum()} of {len(ratios)} "
+                        f"settings, and cost more on {(high < 1).sum()}")  # fmt: skip
+    return ", ".join(told) or "not measured"
 
 
 def metering(runs: pd.DataFrame) -> list[str]:
@@ -115,7 +120,8 @@ def metering(runs: pd.DataFrame) -> list[str]:
     names = [f"energy.{name}" for name in ("method", "watts_source", "grid_source",
                                            "grid_kg_per_kwh")]  # fmt: skip
     told = [
-        f"{len(rows)} runs by `{method}`: {'; '.join(METHODS[part] for part in method.split('+'))} "
+        f"{counted(len(rows), 'run')} by `{method}`: "
+        f"{'; '.join(METHODS[part] for part in method.split('+'))} "
         f"({watts}). Grid: {1e3 * kg:.0f} g CO2e/kWh ({grid})."
         for (method, watts, grid, kg), rows in runs.groupby(names)
     ]
