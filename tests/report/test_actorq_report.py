@@ -236,6 +236,14 @@ def test_losses_of_table_2_compare_across_machines_and_its_times_do_not() -> Non
     assert set(shown["loss of final return", "fp16"]) == {"10.0% [10.0%, 10.0%]"}
 
 
+@pytest.mark.filterwarnings("error")
+def test_table_2_is_blank_where_nothing_is_measured() -> None:
+    runs = make_records(["Walker Stand"], ["fp32/torch", "int8/onnxruntime"])
+    learned = actorq.runs.speedups(runs, setting=actorq.runs.ANYWHERE)
+    shown = table2(table2_rows(actorq.runs.speedups(runs), learned))
+    assert {*shown["time (s), measured", "fp16 torch"]} == {""}
+
+
 def test_runs_too_few_for_equal_returns_or_lower_ones_to_show_are_told() -> None:
     def told(records: pd.DataFrame) -> str:
         learned = actorq.runs.speedups(records, setting=actorq.runs.ANYWHERE)
@@ -243,10 +251,10 @@ def test_runs_too_few_for_equal_returns_or_lower_ones_to_show_are_told() -> None
 
     five = make_records(["Walker Stand"], seeds=range(5), returns=lambda _, actor, seed: (
         (0, 50, 80) if actor == "fp16/torch" else (0, 50, 100)))
-    assert "Of 2 tasks and kinds" in told(five) and "too few" not in told(five)
-    assert "1 end at a return equivalent" in told(five) and "1 below it" in told(five)
+    assert "1 of 2 end at a return equivalent" in told(five) and "1 below it" in told(five)
+    assert "too few" not in told(five)
     four = told(five[five["seed"] < 4])
-    assert "0 end at a return equivalent" in four and "0 below it" in four
+    assert "0 of 2 end at a return equivalent" in four and "0 below it" in four
     assert "For 2 of these the runs are too few" in four
     assert "of 4 pairs no p-value is below 0.0625" in four
     apart = five.assign(**{"provenance.cpu": five.index.map(str)})

@@ -13,7 +13,7 @@ from quarl_nb.report.actorq.tables import NEVER, UNMEASURED, interval_text
 from quarl_nb.report.paper import published
 from quarl_nb.report.pvalues import least_p
 from quarl_nb.report.stats import ALPHA, Interval, with_ends
-from quarl_nb.report.texts import percent_interval
+from quarl_nb.report.texts import percent_interval, span
 
 UNLEARNED = "nothing learned"
 _Line = dict[tuple[str, str], str]  # a row's texts by column and what stands below it
@@ -66,7 +66,8 @@ def table2(rows: pd.DataFrame) -> pd.DataFrame:
                for what in ("published", "over torch fp32", "over ORT fp32")),
              *(("loss of final return", name) for name in ("fp16", "int8")), ("runs", "")]
     shown = pd.DataFrame.from_dict({i: line for i, line in enumerate(lines.values())}, "index")
-    shown = shown.reindex(columns=pd.MultiIndex.from_tuples(order)).fillna("")
+    # A column without a number at all would be one of floats, which "" is not.
+    shown = shown.reindex(columns=pd.MultiIndex.from_tuples(order), fill_value="").fillna("")
     names = ["task", *(HEADINGS[knob] for knob in knobs)]
     shown.index = pd.MultiIndex.from_tuples([*lines], names=names) if knobs \
         else pd.Index([task for task, *_ in lines], name="task")
@@ -94,9 +95,7 @@ def _task_lines(
         line = published_cells | losses[(*knob_texts(kinds.iloc[0], setting, measured),)]
         for _, row in kinds.iterrows():
             line = line | _time_cells(row)
-        fewest, most = int(kinds["runs"].min()), int(kinds["runs"].max())
-        runs = str(most) if fewest == most else f"{fewest} to {most}"
-        lines[name] = line | {("runs", ""): runs}
+        lines[name] = line | {("runs", ""): span(kinds["runs"])}
     return lines
 
 
@@ -137,7 +136,7 @@ def returns_told(learned: pd.DataFrame) -> str:
     lost = (quantized["final_loss_p_loss"] <= ALPHA).sum()
     pairs = quantized[["runs", "base_runs"]].min(axis=1)
     few = pairs[pairs.map(least_p) > ALPHA]
-    text = (f"Of {len(quantized)} tasks and kinds of quantized actors, {equal} end at a return "
+    text = (f"By task and kind of quantized actors, {equal} of {len(quantized)} end at a return "
             f"equivalent to that of fp32 within the margin, and {lost} below it (each tested on "
             "its own, runs of the same training seed paired).")  # fmt: skip
     if few.empty:
