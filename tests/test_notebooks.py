@@ -21,6 +21,7 @@ from quarl_nb.report.actorq.testing import make_records, write_runs
 from quarl_nb.report.edge import testing as edge_testing
 from quarl_nb.runner import RunSummary
 from quarl_nb.store import ResultStore
+from quarl_nb.studies import open_records
 from quarl_nb.studies.actorq import RUNTIME, SPEEDUP
 from quarl_nb.studies.tasks import get_task
 from quarl_nb.studies.weights import WEIGHTS, WEIGHTS_PUBLIC
@@ -221,10 +222,10 @@ def test_what_other_ranges_do_not_mend_for_certain_may_be_undecided(tmp_path, sh
         write_record(made, "ptq", cell | {"ranges": ranges}, {"episodes": 30, "first_seed": 1000},
                      {"returns": list(base + change), "lengths": [1] * EPISODES})  # fmt: skip
     text = shown("01_ptq_tables", records=str(made.root))
-    assert "1 of 1 policies lose more than the margin, tested one by one, in 1 cases" in text
-    for told in ("least squares ranges mend 1 of 1, 0 still lose it for certain, 0 are undecided",
-                 "percentile ranges mend 0 of 1, 1 still lose it for certain, 0 are undecided",
-                 "per channel ranges mend 0 of 1, 0 still lose it for certain, 1 are undecided"):
+    assert "1 of 1 policies lose more than the margin, tested one by one, in 1 case; " in text
+    for told in ("least squares ranges mend 1 of 1, certainly do not mend 0, and leave 0 undecided",
+                 "percentile ranges mend 0 of 1, certainly do not mend 1, and leave 0 undecided",
+                 "per channel ranges mend 0 of 1, certainly do not mend 0, and leave 1 undecided"):
         assert told in text
 
 
@@ -317,7 +318,8 @@ def test_records_without_fp32_have_no_losses_and_the_tables_say_so(tmp_path, sho
             made.path("ptq", "full", record["key"]).unlink()
     text = shown("01_ptq_tables", records=str(made.root))
     assert "**Nothing is measured yet** that has fp32 beside it" in text
-    assert "of 0 policies lose more than the margin" in text
+    assert "No loss is measured that other ranges could mend" in text
+    assert "No quantized number of Table 4 is measured. Not measured yet: A2C on" in text
     assert "- **not measured**: “" in text and "<picture>" not in text
     assert "- **reproduced**" not in text and "c0ffee000000" in text
 
@@ -343,7 +345,7 @@ def test_qat_sweep_judges_over_training_seeds(tmp_path, shown):
                 write_record(store, "qat", cell, budget, measured, probes)
     text = shown("03_qat_bit_sweep", records=str(store.root))
     assert text.count("<picture>") == 2
-    assert "36 trainings of 3 policies, 3 to 3 seeds each" in text
+    assert "36 trainings of 3 policies (seeds of each: 3), at least 30 episodes" in text
     assert "- **reproduced**: “Broadly, at 8-bits, we see no degradation" in text
     assert "- **reproduced**: “quantization aware training consistently improves" in text
     assert "- **not reproduced**: “oftentimes even over the full precision baseline”" in text
@@ -506,6 +508,26 @@ def test_a_text_is_neither_a_list_nor_a_switch(store, monkeypatch, load):
             load(store, ["actorq"], recompute=text)
 
 
+@pytest.mark.parametrize(("load", "what"), [(load_records, "policies"), (load_runs, "tasks")])
+def test_what_is_no_name_and_no_profile_is_told_before_anything_is_measured(
+    store, monkeypatch, load, what
+):
+    monkeypatch.setattr("quarl_nb.notebook.records._measure", lambda *_: pytest.fail("measured"))
+    for other in (3, [3], [None], [["mine"]]):
+        told = re.escape(f"{what} is a list of names, not {other}")
+        with pytest.raises(QuarlError, match=f"^{told}$"):
+            load(store, ["actorq"], None, other)
+    for profile in ("", 0, ["full"]):
+        with pytest.raises(QuarlError, match=r"unknown profile .*allowed: full, quick, smoke"):
+            load(store, ["actorq"], profile, ["mine"], recompute=True)
+
+
+@pytest.mark.parametrize("records", ["", 3, ["data"], True])
+def test_what_is_no_folder_is_no_place_of_records(records):
+    with pytest.raises(QuarlError, match="^records is the name of a folder, not "):
+        open_records(records)
+
+
 def test_of_several_policies_those_without_records_are_measured(store, monkeypatch):
     measured = []
 
@@ -576,6 +598,8 @@ def test_a_profile_that_there_is_not_is_named(store):
 @pytest.mark.parametrize(
     ("name", "parameters", "message"),
     [("00_tour", {"policy": "dqn-CartPol-v1"}, "did you mean 'dqn-CartPole-v1'"),
+     ("01_ptq_tables", {"seed": -1}, "seed must be from 0"),
+     ("08_actorq_runtime", {"batch": 0}, "batch must be at least 1, not 0"),
      ("00_tour", {"bits": []}, "how many bits are named must be at least 1, not 0"),
      ("02_sweet_spot", {"runs": 0}, "runs must be at least 1, not 0"),
      ("10_pi_deployment", {"seed": -1}, "seed must be from 0")],

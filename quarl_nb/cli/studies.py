@@ -70,7 +70,7 @@ def render_command(options: argparse.Namespace) -> int:
     folder = project_root() / "notebooks"
     notebooks = find_notebooks(folder, options.notebooks)
     parameters = _settings(options.set, default_parameters(notebooks))
-    if isinstance(parameters.get("records"), str):
+    if isinstance(parameters.get("records"), str) and parameters["records"]:  # "": not this folder
         if not parameters.get("recompute"):  # which measures into a new folder, too
             _check_folder(Path(parameters["records"]))
         # The notebooks run in their own folder.

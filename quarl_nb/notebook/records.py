@@ -40,7 +40,7 @@ def load_records(
             do) and was not measured now; `recompute` is neither True nor False; the folder that is
             named is not there, and is not to be made by measuring.
     """
-    _check_asked("policy", policies, recompute)
+    _check_asked("policy", policies, profile, recompute)
     _check_folder(store, recompute)
     frames = {}
     for study in dict.fromkeys([*studies, *(n for s in studies for n in FAMILIES.get(s, ()))]):
@@ -83,7 +83,7 @@ def load_runs(
             and was not measured now; `recompute` is neither True nor False; as `load_records` of
             the folder.
     """
-    _check_asked("task", tasks, recompute)
+    _check_asked("task", tasks, profile, recompute)
     _check_folder(store, recompute)
     frames = {}
     recorded: set[str] = set()
@@ -123,17 +123,25 @@ def _without_records(frame: pd.DataFrame, wanted: list[str] | None) -> list[str]
     return [name for name in wanted or () if name not in {*frame["policy"]}]
 
 
-def _check_asked(what: str, names: Sequence[str] | None, recompute: bool) -> None:
+def _check_asked(
+    what: str, names: Sequence[str] | None, profile: str | None, recompute: bool
+) -> None:
     """Refuse what a notebook is easily given in place of a list or a switch, before it runs.
 
     Raises:
-        QuarlError: no name, a text in place of a list of names, or of True or False.
+        QuarlError: no name, a text in place of a list of names, or of True or False; something
+            else than names; no such profile.
     """
-    if names is not None and not names:
-        raise QuarlError(f"{CHOSEN_BY[what]}: none is named; all are if it is left out (None)")
-    if isinstance(names, str):
+    if isinstance(names, str) and names:
         raise QuarlError(f"{CHOSEN_BY[what]} is a list of names, e.g. ['{names}'], not {names!r} "
                          "(papermill -y takes lists, its -p none)")  # fmt: skip
+    if names is not None:
+        if not isinstance(names, Collection) or not all(isinstance(name, str) for name in names):
+            raise QuarlError(f"{CHOSEN_BY[what]} is a list of names, not {names!r}")
+        if not names:
+            raise QuarlError(f"{CHOSEN_BY[what]}: none is named; all are if it is left out (None)")
+    if profile is not None:
+        check_choice("profile", profile, PROFILES)
     if not isinstance(recompute, bool):
         raise QuarlError(f"recompute is True or False, not {recompute!r}")
 

@@ -41,9 +41,15 @@ def get_study(name: str) -> Study:
 
 def open_records(root: str | Path | None = None) -> ResultStore:
     """The records under `root`, where a cell's planned record is shown before any other of it, and
-    those of a policy that lies in data/policies before those of what lay there."""
+    those of a policy that lies in data/policies before those of what lay there.
+
+    Raises:
+        QuarlError: `root` names no folder.
+    """
     from quarl_nb.store import ResultStore
 
+    if root is not None and (not isinstance(root, str | Path) or not str(root)):
+        raise QuarlError(f"records is the name of a folder, not {root!r}")
     return ResultStore(root, planned_keys, weights_of)
 
 
