@@ -602,6 +602,7 @@ def test_a_profile_that_there_is_not_is_named(store):
      ("08_actorq_runtime", {"batch": 0}, "batch must be at least 1, not 0"),
      ("00_tour", {"bits": []}, "how many bits are named must be at least 1, not 0"),
      ("02_sweet_spot", {"runs": 0}, "runs must be at least 1, not 0"),
+     ("02_sweet_spot", {"seed": -1}, "seed must be from 0"),
      ("10_pi_deployment", {"seed": -1}, "seed must be from 0")],
 )  # fmt: skip
 def test_a_notebooks_own_parameters_are_checked(store, shown, name, parameters, message):
