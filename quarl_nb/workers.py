@@ -97,8 +97,11 @@ def run_jobs(task: Task, jobs: Sequence[Job], workers: int) -> Generator[Outcome
                     with holding_interrupts():
                         crew.append(Worker(task))
     finally:
-        for worker in crew:
-            worker.stop()
+        with holding_interrupts():  # a second Ctrl-C would leave some running
+            for worker in crew:
+                worker.close()
+            for worker in crew:
+                worker.stop()
 
 
 class Worker:
@@ -153,11 +156,15 @@ class Worker:
         self.outcome, self.job = self.task.fail(self.job, line, line + "\n"), None
         return False
 
-    def stop(self) -> None:
-        """End the process: at once when it is idle or closed, by signal when it is measuring."""
-        self.connection.close()
+    def close(self) -> None:
+        """Have the process end: by signal when it is measuring, else when it reads next."""
         if self.job is not None:
-            self.process.terminate()
+            self.process.terminate()  # first: it might hear it in what Python does at its end
+        self.connection.close()
+
+    def stop(self) -> None:
+        """Close, and wait until the process has ended."""
+        self.close()
         end_child(self.process, STOP_S)
 
 

@@ -6,10 +6,12 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock, call
 
 import pytest
 
@@ -326,6 +328,35 @@ def test_ctrl_c_while_a_worker_is_started_leaves_none_running(store, monkeypatch
     with pytest.raises(KeyboardInterrupt):
         run(store)
     assert not multiprocessing.active_children()
+
+
+def test_a_second_ctrl_c_while_workers_are_stopped_leaves_none_running(
+    store, tmp_path, monkeypatch, ctrl_c
+):
+    def interrupted(process, within_s, end=workers.end_child):
+        ctrl_c()
+        end(process, within_s)
+
+    def interrupt():
+        wait_for(lambda: len(begun(tmp_path)) == 2)
+        ctrl_c()
+
+    monkeypatch.setattr(workers, "end_child", interrupted)
+    threading.Thread(target=interrupt).start()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            run(store, FakeStudy(log=tmp_path / "log"), workers=2, parameters={"delay_s": 600.0})
+        assert not multiprocessing.active_children()
+    finally:
+        for process in multiprocessing.active_children():
+            process.kill()
+
+
+def test_a_worker_that_measures_is_told_to_end_before_its_pipe_closes():
+    worker, told = object.__new__(workers.Worker), Mock()
+    worker.connection, worker.process, worker.job = told.connection, told.process, told.job
+    worker.close()
+    assert told.mock_calls == [call.process.terminate(), call.connection.close()]
 
 
 def test_the_runner_itself_imports_no_torch():

@@ -15,6 +15,7 @@ from quarl_nb.processes import (
     death,
     end_child,
     end_with_parent,
+    holding_interrupts,
     lock_bars_by_threads,
 )
 
@@ -58,11 +59,12 @@ def _train_together(names: Sequence[str], deadline: float | None, workers: int) 
         for process in crew:
             process.join()
     finally:
-        for process in crew:
-            if process.is_alive():
-                process.terminate()
-        for process in crew:
-            end_child(process, STOP_S)
+        with holding_interrupts():  # a second Ctrl-C would leave some running
+            for process in crew:
+                if process.is_alive():
+                    process.terminate()
+            for process in crew:
+                end_child(process, STOP_S)
     for process in crew:
         if process.exitcode not in (0, 1):
             print(f"error: a training {death(process.exitcode)}; the same command goes on from "

@@ -197,7 +197,7 @@ def test_a_folder_that_cannot_be_written_is_one_line(project, capsys):
     assert capsys.readouterr().err == f"error: cannot write to '{zoo.run_folder(PPO)}': {NO}\n"
 
 
-def test_interrupted_workers_that_do_not_hear_it_are_killed(
+def test_interrupted_workers_that_do_not_hear_it_are_killed_and_a_second_ctrl_c_leaves_none(
     project, monkeypatch, tmp_path, ctrl_c
 ):
     def deaf(queue, deadline):
@@ -213,7 +213,12 @@ def test_interrupted_workers_that_do_not_hear_it_are_killed(
         until(lambda: len(list(tmp_path.glob("*.deaf"))) == 2)
         ctrl_c()
 
+    def interrupted(process, within_s, end=training.end_child):
+        ctrl_c()
+        end(process, within_s)
+
     monkeypatch.setattr(training, "_work", ByValue())
+    monkeypatch.setattr(training, "end_child", interrupted)
     monkeypatch.setattr(training, "STOP_S", 0.1)
     threading.Thread(target=interrupt).start()
     try:
