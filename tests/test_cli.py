@@ -197,6 +197,27 @@ def test_ctrl_c_exits_with_130(fakes, monkeypatch, capsys):
         assert capsys.readouterr().err == "interrupted\n"
 
 
+@pytest.mark.parametrize("command", ["raise KeyboardInterrupt", "return 130"])  # as actorq's does
+def test_a_second_ctrl_c_changes_nothing(command):
+    code = f"""if True:
+        import os, signal, sys
+        from quarl_nb.cli import main, policies
+
+        def interrupted(_):
+            {command}
+
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in background jobs
+        policies.evaluate_command.__code__ = interrupted.__code__
+        sys.argv[1:] = ["evaluate", "ppo-CartPole-v1"]
+        status = main()
+        os.kill(os.getpid(), signal.SIGINT)
+        sys.exit(status)
+    """
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    told = "interrupted\n" if "raise" in command else ""
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", told)
+
+
 def test_settings_follow_the_type_of_the_default():
     defaults = {"n": 1, "yes": False, "no": True,
                 "names": ["a"], "one": ["a"], "all": [], "name": "x", "quoted": "x",

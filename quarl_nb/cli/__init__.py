@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import logging
 import os
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from typing import NoReturn
@@ -18,6 +19,8 @@ from quarl_nb.errors import QuarlError
 GO_ON = (studies.run_command, studies.render_command, studies.reproduce_command,
          policies.train_command)  # fmt: skip
 
+INTERRUPTED = 130
+
 
 class Parser(argparse.ArgumentParser):
     """Bad usage is one line, as every other bad input; `--help` has the rest."""
@@ -27,7 +30,11 @@ class Parser(argparse.ArgumentParser):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit status: 0, 1 (a cell or notebook failed), 2 (bad input), 130 (Ctrl-C)."""
+    """Exit status: 0, 1 (a cell or notebook failed), 2 (bad input), 130 (Ctrl-C).
+
+    Args:
+        arguments: of the command; None: this process's, which has then nothing else to do.
+    """
     logging.basicConfig(format="%(message)s", level=logging.WARNING)
     logging.getLogger("quarl_nb").setLevel(logging.INFO)
     options, unknown = build_parser().parse_known_args(arguments)
@@ -35,15 +42,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
     try:
         status = options.command(options)
+        if status == INTERRUPTED:
+            _end_undisturbed(arguments)
         sys.stdout.flush()
         return status
     except QuarlError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
+        _end_undisturbed(arguments)
         goes_on = ": what was finished is kept, the same command goes on"
         print(f"interrupted{goes_on if options.command in GO_ON else ''}", file=sys.stderr)
-        return 130
+        return INTERRUPTED
     except OSError as error:
         reader_is_gone = isinstance(error, BrokenPipeError)  # it has seen enough (`| head`)
         if reader_is_gone or error.filename is None:
@@ -54,6 +64,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         place = "a file" if error.filename is None else f"'{error.filename}'"
         print(f"error: cannot use {place}: {error.strerror or error}", file=sys.stderr)
         return QuarlError.exit_code
+
+
+def _end_undisturbed(arguments: Sequence[str] | None) -> None:
+    """A second Ctrl-C would show tracebacks of what Python does as it ends, or hide the status."""
+    if arguments is None:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def build_parser() -> argparse.ArgumentParser:
