@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from numbers import Integral, Real
 from typing import Any
 
+INTERRUPTED = 130  # exit status after Ctrl-C, as a shell's: 128 and the signal's number
 SEEDS = 2**31  # the emulator's are below it, numpy's below 2^32; some runs add their steps
 
 

@@ -12,14 +12,12 @@ from typing import NoReturn
 
 import quarl_nb
 from quarl_nb.cli import actorq, edge, policies, studies
-from quarl_nb.errors import QuarlError
+from quarl_nb.errors import INTERRUPTED, QuarlError
 
 # Of the others, nothing is left when they are interrupted; actorq, which hears Ctrl-C itself once
 # it trains, says what it saves.
 GO_ON = (studies.run_command, studies.render_command, studies.reproduce_command,
          policies.train_command)  # fmt: skip
-
-INTERRUPTED = 130
 
 
 class Parser(argparse.ArgumentParser):

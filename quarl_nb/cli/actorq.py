@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from quarl_nb.cli.arguments import place
-from quarl_nb.errors import QuarlError
+from quarl_nb.errors import INTERRUPTED, QuarlError
 from quarl_nb.processes import holding_interrupts
 from quarl_nb.writing import folder_to_fill, make_file_writable, write_atomically
 
@@ -131,7 +131,7 @@ def _learn(
             print(f"nothing was left to do: {result.steps:,} steps were made before")
             if options.to and not (options.to / "policy.json").exists():
                 print(*_save_policy(learner, result, options), sep="\n")
-    return 130 if result.stopped == "interrupted" else 0
+    return INTERRUPTED if result.stopped == "interrupted" else 0
 
 
 def _keep(
