@@ -183,5 +183,8 @@ def check_algorithm(algorithm: Any) -> None:
     if isinstance(space, spaces.Box) and space.dtype.kind != "f":
         raise QuarlError(f"actions are kept within [-1, 1]: no whole numbers, as {space} has")
     check_counts(1, batch_size=algorithm.batch_size)
-    if algorithm.tensorboard_log is not None and sb3_logger.SummaryWriter is None:
+    if isinstance(space, spaces.Box) and not (space.low < space.high).all():
+        raise QuarlError(f"actions are scaled to [-1, 1]: no room between the bounds of {space}")
+    logs = algorithm.tensorboard_log is not None and not algorithm._custom_logger
+    if logs and sb3_logger.SummaryWriter is None:
         raise UnavailableError("tensorboard_log needs tensorboard: pip install tensorboard")

@@ -10,7 +10,7 @@ from gymnasium.wrappers import TransformAction
 from stable_baselines3 import DDPG, DQN, PPO, TD3
 from stable_baselines3.common.buffers import NStepReplayBuffer, ReplayBuffer
 from stable_baselines3.common.env_util import make_vec_env
-from stable_baselines3.common.logger import configure
+from stable_baselines3.common.logger import Logger, configure
 from stable_baselines3.common.vec_env import VecNormalize
 
 from quarl_nb.actorq.algorithms import make_algorithm
@@ -154,6 +154,9 @@ def test_a_log_for_tensorboard_needs_it(small_dqn, tmp_path, monkeypatch):
     monkeypatch.setattr("stable_baselines3.common.logger.SummaryWriter", None)
     with pytest.raises(UnavailableError, match="^tensorboard_log needs tensorboard: pip install"):
         Learner(small_dqn(tensorboard_log=str(tmp_path)), Settings(), 10)
+    model = small_dqn(tensorboard_log=str(tmp_path))
+    model.set_logger(Logger(None, []))  # the user's own, which SB3 keeps
+    Learner(model, Settings(), 10).close()
 
 
 def test_what_cannot_be_fed_is_refused(small_dqn):
@@ -167,6 +170,10 @@ def test_what_cannot_be_fed_is_refused(small_dqn):
                             gym.spaces.Box(-2, 2, (1,), np.int64))  # fmt: skip
     with pytest.raises(QuarlError, match="no whole numbers, as Box.*int64.* has"):
         Learner(TD3("MlpPolicy", whole, device="cpu"), Settings(), 10)
+    held = TransformAction(gym.make("Pendulum-v1"), lambda action: action,
+                           gym.spaces.Box(1, 1, (1,), np.float32))  # fmt: skip
+    with pytest.raises(QuarlError, match="no room between the bounds of Box"):
+        Learner(TD3("MlpPolicy", held, device="cpu"), Settings(), 10)
 
 
 def test_an_algorithm_loaded_without_its_environment_is_refused(small_dqn, tmp_path):
