@@ -27,23 +27,27 @@ SPAWN = get_context("spawn")  # forking a process that has threads (torch, Jupyt
 
 @contextmanager
 def holding_interrupts() -> Iterator[None]:
-    """Hold Ctrl-C back: it is heard when the block has ended, but not after an error in it.
+    """Hold Ctrl-C back, and SIGTERM: heard when the block has ended, but not after an error in it.
 
-    To block the signal is not enough: another thread takes it (tqdm has one), and Python then
+    To block the signals is not enough: another thread takes them (tqdm has one), and Python then
     interrupts the main one. That alone is interrupted, so that elsewhere nothing need be held.
     """
-    handler = signal.getsignal(signal.SIGINT)
-    if threading.current_thread() is not threading.main_thread() or not callable(handler):
-        yield  # not callable: it is ignored, or ends the process at once
+    if threading.current_thread() is not threading.main_thread():
+        yield
         return
     held: list[int] = []
-    signal.signal(signal.SIGINT, lambda number, frame: held.append(number))
+    handlers = {number: handler for number in (signal.SIGTERM, signal.SIGINT)
+                if callable(handler := signal.getsignal(number))}  # fmt: skip
+    # Not callable: it is ignored, or ends the process at once.
+    for number in handlers:
+        signal.signal(number, lambda number, frame: held.append(number))
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, handler)
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
     if held:
-        handler(signal.SIGINT, None)
+        handlers[signal.Signals(held[0])](held[0], None)
 
 
 @contextmanager

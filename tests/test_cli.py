@@ -197,24 +197,30 @@ def test_ctrl_c_exits_with_130(fakes, monkeypatch, capsys):
         assert capsys.readouterr().err == "interrupted\n"
 
 
-@pytest.mark.parametrize("command", ["raise KeyboardInterrupt", "return 130"])  # as actorq's does
-def test_a_second_ctrl_c_changes_nothing(command):
+COMMANDS = ["raise KeyboardInterrupt", "os.kill(os.getpid(), signal.SIGTERM)",
+            "return 130"]  # as actorq's does  # fmt: skip
+
+
+@pytest.mark.parametrize("again", ["SIGINT", "SIGTERM"])
+@pytest.mark.parametrize("command", COMMANDS)
+def test_after_ctrl_c_or_sigterm_another_changes_nothing(command, again):
     code = f"""if True:
         import os, signal, sys
         from quarl_nb.cli import main, policies
 
         def interrupted(_):
+            import os, signal
             {command}
 
         signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in background jobs
         policies.evaluate_command.__code__ = interrupted.__code__
         sys.argv[1:] = ["evaluate", "ppo-CartPole-v1"]
         status = main()
-        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.{again})
         sys.exit(status)
     """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    told = "interrupted\n" if "raise" in command else ""
+    told = "" if command == "return 130" else "interrupted\n"
     assert (done.returncode, done.stdout, done.stderr) == (130, "", told)
 
 

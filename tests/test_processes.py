@@ -103,6 +103,19 @@ def test_ctrl_c_before_a_child_is_started_leaves_no_trace(
     assert surroundings() == before
 
 
+def test_sigterm_is_held_back_where_it_interrupts() -> None:
+    before, steps = signal.signal(signal.SIGTERM, signal.default_int_handler), []
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            with holding_interrupts():
+                os.kill(os.getpid(), signal.SIGTERM)
+                steps.append("the end of the block")
+        assert signal.getsignal(signal.SIGTERM) == signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert steps == ["the end of the block"]
+
+
 def test_an_error_goes_before_ctrl_c_that_was_held_back(ctrl_c: Callable[[], None]) -> None:
     before = surroundings()
     with pytest.raises(QuarlError, match="the disk is full"):

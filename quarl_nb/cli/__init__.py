@@ -28,11 +28,13 @@ class Parser(argparse.ArgumentParser):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit status: 0, 1 (a cell or notebook failed), 2 (bad input), 130 (Ctrl-C).
+    """Exit status: 0, 1 (a cell or notebook failed), 2 (bad input), 130 (Ctrl-C or SIGTERM).
 
     Args:
         arguments: of the command; None: this process's, which has then nothing else to do.
     """
+    if arguments is None:  # batch systems send it before they kill
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
     logging.basicConfig(format="%(message)s", level=logging.WARNING)
     logging.getLogger("quarl_nb").setLevel(logging.INFO)
     options, unknown = build_parser().parse_known_args(arguments)
@@ -65,9 +67,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _end_undisturbed(arguments: Sequence[str] | None) -> None:
-    """A second Ctrl-C would show tracebacks of what Python does as it ends, or hide the status."""
+    """Another signal would show tracebacks of what Python does as it ends, or hide the status."""
     if arguments is None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
 def build_parser() -> argparse.ArgumentParser:

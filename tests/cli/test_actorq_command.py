@@ -377,17 +377,18 @@ SCRIPT = """
 
     if __name__ == "__main__":
         Run.receive = receive
-        sys.exit(main(sys.argv[1:]))
+        sys.exit(main())
 """
 
 
-def test_ctrl_c_in_a_terminal_ends_with_130_a_summary_and_no_orphans(tmp_path):
+@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_and_sigterm_end_with_130_a_summary_and_no_orphans(ending, tmp_path):
     script, folder = tmp_path / "script.py", tmp_path / "policy"
     script.write_text(textwrap.dedent(SCRIPT))
     command = [sys.executable, str(script), "actorq", "--env", "CartPole-v1", *TINY]
     command += ["--steps", "10000000", "--to", str(folder)]
-    # A terminal sends the signal to all processes of its foreground group.
-    # It reaches a child also where these tests run in a shell's background, which ignores it.
+    # A terminal sends its signal to all of its foreground group, a batch system to all of a job.
+    # Ctrl-C reaches a child also where these tests run in a shell's background, which ignores it.
     running = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
         preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
@@ -396,7 +397,7 @@ def test_ctrl_c_in_a_terminal_ends_with_130_a_summary_and_no_orphans(tmp_path):
         assert running.stdout.readline() == "received\n"
     children = psutil.Process(running.pid).children(recursive=True)
     assert len(children) >= 2
-    os.killpg(running.pid, signal.SIGINT)
+    os.killpg(running.pid, ending)
     out, err = running.communicate(timeout=120)
     assert running.returncode == 130 and "Traceback" not in err
     summary = out.replace("received\n", "")
