@@ -159,12 +159,14 @@ def mean_interval(values: Floats, weights: Floats) -> Interval:
 
 
 def median_ratio(
-    x: Floats, y: Floats, generator: np.random.Generator, resamples: int = RESAMPLES
+    x: Floats, y: Floats, generator: np.random.Generator, resamples: int = RESAMPLES,
+    alpha: float = ALPHA,
 ) -> Interval:
-    """Median of `x` (shape [n]) over the median of `y` ([m]), 95 % bootstrap of both."""
+    """Median of `x` (shape [n]) over the median of `y` ([m]), 95 % (1 - `alpha`) bootstrap."""
     draws = [np.median(times[generator.integers(len(times), size=(resamples, len(times)))], axis=1)
              for times in (x, y)]  # fmt: skip
-    return percentile_interval(float(np.median(x) / np.median(y)), draws[0] / draws[1])
+    value = float(np.median(x) / np.median(y))
+    return percentile_interval(value, draws[0] / draws[1], 1 - alpha)
 
 
 def mean_ratio(x: Floats, y: Floats, alpha: float = ALPHA) -> Interval:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -17,6 +18,7 @@ from quarl_nb.report.actorq.communication_rules import (
     messages_smaller,
     policy_smaller,
 )
+from quarl_nb.report.actorq.findings import range_verdict
 from quarl_nb.report.actorq.rules import (
     as_slow_as_fp32,
     fewer_steps,
@@ -134,6 +136,20 @@ def test_a_range_that_may_be_none_at_all_is_not_reproduced() -> None:
     assert found.verdict == "inconclusive"
 
 
+def test_the_smallest_ratio_may_be_of_another_task_than_the_smallest_estimate() -> None:
+    """One task is told badly: it alone may have the published 1.5, beside well told ones at 1.6."""
+    ratio = np.array([1.9, 1.6, *[3.0] * (len(TASKS) - 2)])
+    reach, wider = (np.array([x, *[1.02] * (len(TASKS) - 1)]) for x in (1.5, 2.0))
+    rows = pd.DataFrame({
+        "task": [*TASKS], "r": ratio, "r_low": ratio / reach, "r_high": ratio * reach,
+        "r_least": ratio / wider, "r_most": ratio * wider,
+    })  # fmt: skip
+    assert range_verdict(rows, "r", 1.5, 3.0) == "inconclusive"
+    assert range_verdict(rows, "r", 1.7, 3.0) == "not reproduced"  # the second is below
+    assert range_verdict(rows, "r", 1.6, 3.5) == "inconclusive"  # the first may be 3.5
+    assert range_verdict(rows, "r", 1.6, 4.0) == "not reproduced"
+
+
 def test_a_level_that_fp32_of_torch_never_reaches_decides_no_range() -> None:
     def returns(_: str, actor: str, seed: int) -> Sequence[float]:
         return (0, 10, 20, 30) if actor == "fp32/torch" else (0, 50, 100, 100)
@@ -169,6 +185,22 @@ def test_returns_decide_task_by_task() -> None:
     assert unmeasured.verdict == "inconclusive" and "; without fp16" in unmeasured.measured
     few = same[same["seed"] < 3]  # three pairs show a p-value of 1/8 at least
     assert returns_kept(few, ["fp16", "int8"]).verdict == "inconclusive"
+
+
+def test_a_task_with_two_rows_is_one_of_most() -> None:
+    """Six of eleven tasks lose; the five others, each at two pull periods, are not ten of 16."""
+    kept = [*TASKS][:5]
+
+    def returns(task: str, actor: str, seed: int) -> Sequence[float]:
+        lost = 20 * (actor == "int8/onnxruntime" and task not in kept)
+        return (0, 50, 100 - lost, 100 - lost)
+
+    options: dict[str, Any] = {"actors": ("fp32/torch", "int8/onnxruntime"), "seeds": range(10)}
+    every = make_records(returns=returns, **options)
+    again = make_records(tasks=kept, pull_period=100, **options)
+    both = pd.concat([every, again], ignore_index=True)
+    assert returns_kept(every, ["int8"], broadly=True).verdict == "not reproduced"
+    assert returns_kept(both, ["int8"], broadly=True).verdict == "not reproduced"
 
 
 def test_runs_too_few_for_any_loss_to_show_are_told() -> None:

@@ -211,6 +211,17 @@ def test_noise_seldom_passes_for_the_one_policy_without_loss():
     assert sum(kept(seed) for seed in range(40)) <= 6  # 2 expected; 11 without a correction
 
 
+def test_one_of_several_policies_must_be_surely_fast_for_all_that_were_timed():
+    """Of six that take 1.5 times as long one in ten passes otherwise."""
+    alone = records({"A": 1.86}, 0.0, jitter=0.2, seeds=3)
+    three = records({"A": 1.86, "B": 1.1, "C": 1.1}, 0.0, jitter=0.2, seeds=3)
+    of_one, of_three = (speedups(frame).set_index("policy").loc["A"] for frame in (alone, three))
+    assert of_one["training_least"] == of_one["training_low"] == of_three["training_low"] > 1.5
+    assert of_three["training_least"] < 1.5
+    assert half_precision_speedup(alone).verdict == "reproduced"
+    assert half_precision_speedup(three).verdict == "inconclusive"
+
+
 def test_the_smoke_profile_decides_nothing():
     smoke = records({"A": 1.1}).assign(profile="smoke")
     assert half_precision_speedup(smoke).verdict == "not measured"

@@ -486,6 +486,14 @@ def test_one_policy_at_one_width_is_sometimes():
     assert rule(pd.DataFrame()).verdict == "not measured"
 
 
+def test_a_width_that_was_not_trained_at_may_be_the_one_that_gains():
+    frame = planted(none)
+    gone = (frame["policy"] == "ppo-CartPole-v1") & (frame["precision"] == "affine3")
+    found = qat.rules.qat_sometimes_beats_fp32(frame[~gone])
+    assert found.verdict == "inconclusive"
+    assert "certainly not by 5 % at any in 2" in found.measured
+
+
 def test_noise_seldom_passes_for_a_gain_of_some_policy_at_some_width():
     """Of nine gains that are none one passes at 5 % in a third of cases or more."""
     frame = planted(none, noise=0.0).assign(env_id="My-v0")

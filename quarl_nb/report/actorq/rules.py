@@ -115,11 +115,8 @@ def returns_kept(
     lost = holm(rows[f"{measure}_p_loss"].fillna(1).tolist()) <= ALPHA
     holds, fails = bool(kept.all()), bool(lost.any())
     if broadly:
-        groups = [group for _, group in rows.groupby("precision")]
-        holds = all(at_least(group[f"{measure}_p_no_loss"].fillna(1)) > len(group) / 2
-                    for group in groups)  # fmt: skip
-        fails = any(at_least(group[f"{measure}_p_loss"].fillna(1)) >= len(group) / 2
-                    for group in groups)  # fmt: skip
+        holds = all(at_least(p) > len(p) / 2 for p in _by_task(rows, f"{measure}_p_no_loss"))
+        fails = any(at_least(p) >= len(p) / 2 for p in _by_task(rows, f"{measure}_p_loss"))
     verdict = decided(holds and every_task(rows, precisions), fails)
     worst = rows.loc[rows[measure].idxmax()]
     of = {"final_loss": "final return", "area_loss": "mean return over the run"}[measure]
@@ -133,6 +130,14 @@ def returns_kept(
         text += f"{counted(len(rows), 'comparison')})"
     text += unmeasured_told(rows, precisions)
     return finding(verdict, rows, text, Interval.of(worst, measure))
+
+
+def _by_task(rows: pd.DataFrame, p_value: str) -> Iterator[np.ndarray]:
+    """Of each precision one p-value a task: the largest of a task of several rows, which counts
+    once, as one that was measured at two pull periods."""
+    each = rows[p_value].fillna(1).groupby([rows["precision"], rows["task"]]).max()
+    for _, of_tasks in each.groupby("precision"):
+        yield of_tasks.to_numpy(float)
 
 
 def fewer_steps(records: pd.DataFrame, precision: str, env_ids: Sequence[str]) -> Finding:

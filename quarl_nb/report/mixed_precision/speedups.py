@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from quarl_nb.report.findings import processor
-from quarl_nb.report.stats import median_ratio, named_generator
+from quarl_nb.report.stats import ALPHA, median_ratio, named_generator
 from quarl_nb.report.texts import interval_texts
 
 CLOCK = ("CPU", "wall")  # of records without a GPU, and with one
@@ -33,11 +33,12 @@ def speedups(records: pd.DataFrame) -> pd.DataFrame:
         policy, device, machine (`_machine`), precision, parameters, update_s, fp32_update_s
         (medians), learner, learner_low, learner_high (speed-up of the update, 95 % bootstrap over
         updates, which are of one process), training, training_low, training_high (speed-up of a
-        training step), run (the same ratio, of a short run of all the code), energy (ratio of that
-        run's joules, float32 over half), energy_method (`quarl_nb.energy`: read from a counter, or
+        training step), training_least (its lower end in an interval that holds for all rows at
+        once), run (the same ratio, of a short run of all the code), energy (ratio of that run's
+        joules, float32 over half), energy_method (`quarl_nb.energy`: read from a counter, or
         modelled), keys.
     """
-    rows = []
+    pairs = []
     if records.empty or "update_s" not in records:
         return pd.DataFrame()
     first: dict[tuple[str, ...], int] = {}
@@ -47,8 +48,8 @@ def speedups(records: pd.DataFrame) -> pd.DataFrame:
         for _, half in group[group["precision"] != "fp32"].iterrows() if len(base) else ():
             if first.setdefault((policy, device, half["precision"]), seed) != seed:
                 continue
-            rows.append(_row(base.iloc[0], half, f"{policy}{device}{seed}"))
-    found = pd.DataFrame(rows)
+            pairs.append((base.iloc[0], half, f"{policy}{device}{seed}"))
+    found = pd.DataFrame([_row(*pair, ALPHA / len(pairs)) for pair in pairs])
     if found.empty:
         return found
     return found.sort_values(["device", "precision", "parameters"], ignore_index=True)
@@ -60,13 +61,15 @@ def _machine(record: pd.Series) -> str:
     return f"{processor(record)}, {gpu}" if isinstance(gpu, str) else processor(record)
 
 
-def _row(base: pd.Series, half: pd.Series, name: str) -> dict[str, object]:
+def _row(base: pd.Series, half: pd.Series, name: str, alpha: float) -> dict[str, object]:
     fp32, ours = (np.asarray(_time(row, "update"), float) for row in (base, half))
     rest = sum(np.mean([_time(row, part) for row in (base, half)]) for part in ("env_step", "act"))
     every, half_every = (int(row["train_freq"]) for row in (base, half))  # steps an update
     # Both of the same draws: all that a step takes besides is a number.
-    learner, training = (median_ratio(x, y, named_generator(name)) for x, y in (
-        (fp32, ours), (rest + fp32 / every, rest + ours / half_every)))  # fmt: skip
+    steps = rest + fp32 / every, rest + ours / half_every
+    learner, training, together = (
+        median_ratio(x, y, named_generator(name), alpha=level)
+        for (x, y), level in (((fp32, ours), ALPHA), (steps, ALPHA), (steps, alpha)))  # fmt: skip
     seconds = [1 / row["steps_per_s"] if row["device"] == "cuda" else row["run_energy"]["cpu_s"]
                for row in (base, half)]  # fmt: skip
     joules = [row["run_energy"]["energy_j"] for row in (base, half)]
@@ -75,6 +78,7 @@ def _row(base: pd.Series, half: pd.Series, name: str) -> dict[str, object]:
         "precision": half["precision"], "parameters": half["parameters"],
         "update_s": float(np.median(ours)), "fp32_update_s": float(np.median(fp32)),
         **learner.columns("learner"), **training.columns("training"),
+        "training_least": together.low,
         "run": seconds[0] / seconds[1], "energy": joules[0] / joules[1],
         "energy_method": " and ".join(sorted({
             row["run_energy"]["method"] for row in (base, half)})),
