@@ -197,20 +197,20 @@ def test_ctrl_c_exits_with_130(fakes, monkeypatch, capsys):
         assert capsys.readouterr().err == "interrupted\n"
 
 
-COMMANDS = ["raise KeyboardInterrupt", "os.kill(os.getpid(), signal.SIGTERM)",
-            "return 130"]  # as actorq's does  # fmt: skip
+ENDINGS = ["raise KeyboardInterrupt", "os.kill(os.getpid(), signal.SIGTERM)",
+           "return 130"]  # as actorq's does  # fmt: skip
 
 
 @pytest.mark.parametrize("again", ["SIGINT", "SIGTERM"])
-@pytest.mark.parametrize("command", COMMANDS)
-def test_after_ctrl_c_or_sigterm_another_changes_nothing(command, again):
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_after_ctrl_c_or_sigterm_another_changes_nothing(ending, again):
     code = f"""if True:
         import os, signal, sys
         from quarl_nb.cli import main, policies
 
         def interrupted(_):
             import os, signal
-            {command}
+            {ending}
 
         signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in background jobs
         policies.evaluate_command.__code__ = interrupted.__code__
@@ -220,7 +220,7 @@ def test_after_ctrl_c_or_sigterm_another_changes_nothing(command, again):
         sys.exit(status)
     """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    told = "" if command == "return 130" else "interrupted\n"
+    told = "" if ending == "return 130" else "interrupted\n"
     assert (done.returncode, done.stdout, done.stderr) == (130, "", told)
 
 
