@@ -179,12 +179,14 @@ def check_algorithm(algorithm: Any) -> None:
         raise QuarlError("ActorQ's transitions do not follow each other: optimize_memory_usage")
     if algorithm.replay_buffer is None:
         raise QuarlError(f"{name} has no replay buffer that could be fed")
-    space = algorithm.action_space
-    if isinstance(space, spaces.Box) and space.dtype.kind != "f":
-        raise QuarlError(f"actions are kept within [-1, 1]: no whole numbers, as {space} has")
     check_counts(1, batch_size=algorithm.batch_size)
-    if isinstance(space, spaces.Box) and not (space.low < space.high).all():
-        raise QuarlError(f"actions are scaled to [-1, 1]: no room between the bounds of {space}")
+    space = algorithm.action_space
+    if isinstance(space, spaces.Box):
+        if space.dtype.kind != "f":
+            raise QuarlError(f"actions are kept within [-1, 1]: no whole numbers, as {space} has")
+        if not (space.low < space.high).all():
+            raise QuarlError("actions are scaled to [-1, 1]: no room between the bounds of "
+                             f"{space}")  # fmt: skip
     logs = algorithm.tensorboard_log is not None and not algorithm._custom_logger
     if logs and sb3_logger.SummaryWriter is None:
         raise UnavailableError("tensorboard_log needs tensorboard: pip install tensorboard")

@@ -470,6 +470,19 @@ def test_the_better_of_two_broken_policies_is_no_sweet_spot(records) -> None:
     assert sweet_spots.fewer_bits_beat_more(frame).verdict == "not reproduced"
 
 
+@pytest.mark.parametrize(
+    "rule", [sweet_spots.sweet_spot_exists, sweet_spots.fewer_bits_beat_more]
+)
+def test_a_width_that_was_not_measured_may_be_the_sweet_spot(records, rule) -> None:
+    noise = records(lambda *_: 0.0, WIDTHS)
+    assert rule(noise).verdict == "not reproduced" and "every policy" not in rule(noise).measured
+    unmeasured = (noise["policy"] == "ppo-CartPole-v1") & noise["precision"].isin(
+        ["affine5", "affine12"])
+    found = rule(noise[~unmeasured])
+    assert found.verdict == "inconclusive"
+    assert found.measured.endswith("; not measured of every policy: 5, 12 bits")
+
+
 def test_noise_seldom_passes_for_a_sweet_spot(records) -> None:
     policies = {"ppo-X-v0": ("ppo", "X-v0", 100.0), "a2c-X-v0": ("a2c", "X-v0", 100.0)}
     hits = sum(
@@ -494,7 +507,7 @@ def test_pairs_are_corrected_for_those_too_that_luck_left_out(records) -> None:
 
 
 def test_rules_of_sweet_spots_flip_signs_and_redraw_nothing(records, monkeypatch) -> None:
-    frame = records(lambda *_: 0.0, WIDTHS[:4])
+    frame = records(lambda *_: 0.0, WIDTHS)
     losses.episode_weights.cache_clear()
     monkeypatch.setattr(losses, "bootstrap_weights", None)
     assert sweet_spots.sweet_spot_exists(frame).verdict == "not reproduced"

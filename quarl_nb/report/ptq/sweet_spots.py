@@ -23,6 +23,7 @@ from quarl_nb.report.stats import ALPHA, MARGIN, Floats, Interval
 from quarl_nb.report.untrained import fp32_never_learned, leave_out, none_learned
 
 MIN_WIDTHS = 3
+SWEEP = frozenset(range(2, 17))  # widths of a whole sweep: only of those is there none
 
 
 @dataclass(frozen=True)
@@ -133,8 +134,8 @@ def sweet_spot_exists(
     """Reproduced when a width beats fp32 by 5 % of |fp32| at least, and certainly: corrected for
     widths (max-t) and policies (Holm).
 
-    Not reproduced when no width of any policy can gain more than 5 % of |fp32| (simultaneous
-    upper bounds), else inconclusive.
+    Not reproduced when every width of `SWEEP` was measured and none of any policy can gain more
+    than 5 % of |fp32| (simultaneous upper bounds), else inconclusive.
     """
     return _of_learned(partial(_exists, against_wider=False), records, algos, env_ids)
 
@@ -216,8 +217,9 @@ def _exists(policies: list[Widths], against_wider: bool) -> Finding:
     first = int(np.lexsort((-relative, adjusted, ~certain, ~spots))[0])
     policy, label, interval, *_ = found[first]
     fewest = min(len(widths.reference) for widths in policies)
+    left_out = sorted(set().union(*(SWEEP.difference(widths.bits) for widths in policies)))
     verdict: Verdict = "inconclusive" if fewest < MIN_EPISODES \
-        else decided(spots.any(), max(highest) < MARGIN)
+        else decided(spots.any(), not left_out and max(highest) < MARGIN)
     share = f"{relative[first]:.1%}" if np.isfinite(highest[first]) else "fp32 earns 0"
     kind = "policies have a sweet spot" if not against_wider else \
         "policies with a narrower width that keeps fp32's return have one that beats a wider"
@@ -229,6 +231,8 @@ def _exists(policies: list[Widths], against_wider: bool) -> Finding:
     # Of a policy whose surest width is a copy of fp32, the others may be too noisy to tell.
     if verdict == "inconclusive":
         text += _not_excluded([name for name, *_ in found], highest)
+        if left_out:
+            text += f"; not measured of every policy: {', '.join(map(str, left_out))} bits"
     text += f" (only {fewest} episodes)" if fewest < MIN_EPISODES else ""
     return Finding(verdict, text, interval)
 
