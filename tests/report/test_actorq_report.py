@@ -512,6 +512,11 @@ def test_figures_plot_what_was_recorded_or_say_why_not() -> None:
     assert ages.loc[1000, "age_mean"] == 1000 / 16 and ages.loc[30, "age_mean"] == 30 / 16
     _, points = actorq.time_figures.runtime_breakdown(periods)
     assert points["inference"].tolist() == pytest.approx([1e-3, 1e-3])
+    lone = make_records(["Acrobot (Gym)"], ["fp32/torch"], pull_period=30)
+    both = pd.concat([periods, lone], ignore_index=True)
+    for frame, tasks in ((both, ["Walker Stand"] * 2), (lone, ["Acrobot (Gym)"])):
+        fig, points = actorq.time_figures.runtime_breakdown(frame)
+        assert points["task"].tolist() == tasks and len(fig.axes) == 1
     _, points = actorq.time_figures.speedup_map(records)
     assert set(points["actor"]) == {"fp16/torch", "int8/onnxruntime"}
     # Two tasks, two kinds over two baselines; and each of their three seeds.

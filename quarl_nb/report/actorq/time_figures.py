@@ -44,7 +44,8 @@ PART_COLORS = {"environment": GREY, "inference": VERMILION, "pull": SKY, "deseri
 def runtime_breakdown(records: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
     """An actor's milliseconds per environment step by activity (Figure 4c, 4d), stacked.
 
-    A panel a task, a bar a kind of actor and pull period; weights travel as computed.
+    A panel a task, a bar a kind of actor and pull period; weights travel as computed. Beside others
+    a task of a single bar, which compares nothing, is left to the table.
 
     Args:
         records: of actorq_runtime.
@@ -53,11 +54,13 @@ def runtime_breakdown(records: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
     parts = parts[parts["communication"] == parts["precision"]] if len(parts) else parts
     if parts.empty:
         raise NothingToDrawError("no ActorQ run that was timed: run the study first")
-    panels = list(parts.groupby([n for n in SETTING if n != "pull_period"], sort=False,
-                                dropna=False))  # fmt: skip
+    panels = [rows for _, rows in parts.groupby([n for n in SETTING if n != "pull_period"],
+                                                sort=False, dropna=False)]  # fmt: skip
+    panels = [rows for rows in panels if len(rows) > 1] or panels
+    parts = pd.concat(panels)
     with mpl.rc_context(STYLE):
         fig, axes = panel_grid(len(panels), columns=3, height_in=1.9)
-        for ax, (_, rows) in zip(axes, panels, strict=True):
+        for ax, rows in zip(axes, panels, strict=True):
             _stack(ax, rows.sort_values(["pull_period", "actor"], key=lambda x: x.map(kind_order)))
             first = rows.iloc[0]
             ax.set_title(_title(first, parts), pad=14)
