@@ -18,6 +18,7 @@ from onnx import numpy_helper
 from quarl_nb.edge.c_source import DEVICE, CSource, check_layers
 from quarl_nb.edge.c_text import declaration, literal
 from quarl_nb.errors import QuarlError, check_choice
+from quarl_nb.inference.engine import forwards
 from quarl_nb.inference.export import obs_dtype
 from quarl_nb.inference.graph import Graph
 from quarl_nb.inference.integer import BlockGraph, StaticGraph
@@ -160,7 +161,7 @@ def _as_inputs(obs: np.ndarray, net: PolicyNet) -> np.ndarray:
     if obs.dtype.kind not in "buif":
         raise QuarlError(f"recorded observations must be real numbers, got {obs.dtype}")
     with np.errstate(over="ignore"):  # to infinity
-        obs = np.ascontiguousarray(obs, dtype)
+        obs = forwards(np.asarray(obs, dtype))
     if not np.isfinite(obs).all():
         raise QuarlError(f"recorded observations hold NaN or infinite values in {dtype}")
     return obs

@@ -55,6 +55,14 @@ def open_engine(payload: bytes | bytearray | memoryview | Payload) -> Engine:
     return TorchEngine(content, size)
 
 
+def forwards(obs: np.ndarray) -> np.ndarray:
+    """`obs` in C order, as torch takes it: with no axis that runs backwards (mirrored frames).
+
+    Of an axis of one, numpy's `ascontiguousarray` leaves that alone.
+    """
+    return obs.copy() if min(obs.strides) < 0 else np.ascontiguousarray(obs)
+
+
 def check_observations(obs: np.ndarray, shape: tuple[int, ...], dtype: np.dtype) -> None:
     """Raise `Engine.run`'s errors, for an engine that takes `dtype` ``[n, *shape]``."""
     if obs.shape[1:] != shape or not len(obs):

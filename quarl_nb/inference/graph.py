@@ -48,6 +48,8 @@ class Graph:
         x = INPUT
         for layer, module in zip(net.spec.layers, net.layers, strict=True):
             x = self.layer(layer.kind, module, x)
+        if not self.nodes:  # layers that change nothing: the output is the observation
+            self.op("Identity", x)
         self.nodes[-1].output[0] = OUTPUT
 
     def layer(self, kind: str, module: Any, x: str) -> str:

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from quarl_nb.inference.engine import forwards
 from quarl_nb.inference.graph import Graph
 from quarl_nb.inference.weights import pack_int4, quantize_bias, quantize_rows, scale_of_zeros
 from quarl_nb.quant import FakeQuantize, FixedQuantize, Precision, QParams, quantize_module
@@ -209,5 +210,5 @@ class StaticGraph(QuantizedGraph):
 
 def _run(net: nn.Module, obs: np.ndarray) -> None:
     device = next(net.parameters()).device
-    for batch in torch.as_tensor(obs).split(_CALIBRATION_BATCH):
+    for batch in torch.as_tensor(forwards(obs)).split(_CALIBRATION_BATCH):
         net(batch.to(device))

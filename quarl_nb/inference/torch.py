@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from quarl_nb.errors import QuarlError, brief, check_choice
-from quarl_nb.inference.engine import check_observations
+from quarl_nb.inference.engine import check_observations, forwards
 from quarl_nb.inference.payload import Payload
 from quarl_nb.inference.weights import check_finite, from_numpy, to_numpy
 from quarl_nb.rl.layers import INPUT_DTYPES
@@ -55,8 +55,7 @@ class TorchEngine:
     def run(self, obs: np.ndarray) -> np.ndarray:
         check_observations(obs, self._shape, self._dtype)
         with torch.inference_mode():
-            # torch takes no views that run backwards (mirrored frames).
-            x = self._inputs(torch.as_tensor(np.ascontiguousarray(obs))).to(self._computes_in)
+            x = self._inputs(torch.as_tensor(forwards(obs))).to(self._computes_in)
             return self._layers(x).float().numpy()
 
 

@@ -75,9 +75,12 @@ def pack_int4(weight: Tensor, config: QConfig, size: int) -> tuple[Tensor, Tenso
 
     Returns:
         uint8 ``[out, groups, size / 2]``, two integers a byte, the first one low, 8 standing for
-        zero; scales, float32 ``[out * groups]``.
+        zero; scales, float32 ``[out * groups]``, 0 where all weights of a group are zero.
     """
     integers, scales = quantize_rows(to_groups(weight, size), config)
+    # The kernel subtracts 8 in float32: at the scale of an empty range, 1, what that rounds is
+    # seen in the output of zero weights.
+    scales = scales * integers.any(dim=1)
     nibbles = (integers + 8).to(torch.uint8).reshape(len(weight), -1, size // 2, 2)
     return nibbles[..., 0] | (nibbles[..., 1] << 4), scales
 

@@ -496,6 +496,12 @@ def test_weights_that_are_not_finite_are_named(small_policy, obs, tmp_path, prec
         export_policy(small_policy, precision, tmp_path, obs, name="p")
 
 
+def test_observations_may_be_a_view_that_runs_backwards(small_policy, obs, tmp_path):
+    one = obs[:1][::-1]  # to numpy it is contiguous all the same
+    kept = recorded(export_policy(small_policy, "int8", tmp_path, one, name="p"))
+    np.testing.assert_array_equal(kept["obs"], obs[:1])
+
+
 def test_of_many_observations_all_calibrate_and_some_are_recorded(small_policy, tmp_path):
     obs = normal(2000, 6)
     obs[-1] *= 100  # as late in an episode

@@ -179,6 +179,14 @@ def test_views_that_run_backwards_are_observations_too(runtime):
     engine = open_engine(build_payload(random_policy("8x1", 0), "fp32", runtime=runtime))
     obs = normal(4, 67)
     np.testing.assert_array_equal(engine.run(obs[:, ::-1]), engine.run(obs[:, ::-1].copy()))
+    np.testing.assert_array_equal(engine.run(obs[:1][::-1]), engine.run(obs[:1]))  # an axis of one
+
+
+@pytest.mark.parametrize("runtime", ["onnxruntime", "torch"])
+def test_layers_that_change_nothing_give_the_observation(make_policy, runtime):
+    net, obs = make_policy((3,), "flatten", "identity"), normal(2, 3)
+    got = open_engine(build_payload(net, "fp32", runtime=runtime)).run(obs)
+    np.testing.assert_array_equal(got, obs)
 
 
 @pytest.mark.parametrize("runtime, precision", [("onnxruntime", "fp32"), ("onnxruntime", "int8"),

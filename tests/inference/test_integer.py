@@ -139,6 +139,15 @@ def test_static_int8_is_the_simulation_of_quant(ranges):
     np.testing.assert_array_equal(engine.run(obs[:8]), singles)
 
 
+def test_calibration_may_be_a_view_that_runs_backwards(make_policy, payload):
+    convolution = ("conv2d", {"in_channels": 1, "out_channels": 2, "kernel_size": 3})
+    last = ("linear", {"in_features": 8, "out_features": 2})
+    net = make_policy((1, 4, 4), convolution, "relu", "flatten", last)
+    frames = np.random.default_rng(0).standard_normal((5, 1, 4, 4), dtype=np.float32)
+    for view in (frames[::-1], frames[:, ::-1]):
+        assert payload(net, calibration=view) == payload(net, calibration=view.copy())
+
+
 def test_static_int8_runs_activations_and_heads_between_linear_layers_in_float(make_policy):
     conv = ("conv2d", {"in_channels": 2, "out_channels": 8, "kernel_size": 3, "padding": 1})
     linear = [("linear", {"in_features": i, "out_features": o}) for i, o in ((128, 16), (16, 12))]
@@ -223,6 +232,18 @@ def test_dead_layers_and_zero_weights_give_the_bias():
     for precision in ("int8", "int4"):
         got = open_engine(build_payload(net, precision)).run(obs)
         np.testing.assert_allclose(got, np.tile(net.layers[-1].bias.numpy(), (3, 1)), rtol=1e-6)
+
+
+def test_int4_weights_of_zero_give_the_bias_whatever_enters(make_policy):
+    net = make_policy((64,), ("linear", {"in_features": 64, "out_features": 3}))
+    layer = net.layers[0]
+    with torch.no_grad():
+        layer.weight[:2] = 0.0
+        layer.bias.copy_(torch.tensor([0.5, -1.0, 0.0]))
+    assert pack_int4(layer.weight, parse_precision("int4").weight, 32)[1][:4].tolist() == [0.0] * 4
+    obs = np.random.default_rng(0).normal(0, 1e6, (9, 64)).astype(np.float32)
+    got = open_engine(build_payload(net, "int4")).run(obs)
+    np.testing.assert_array_equal(got[:, :2], np.tile([0.5, -1.0], (9, 1)))
 
 
 @pytest.mark.parametrize("ranges", ["minmax", "per_channel"])
