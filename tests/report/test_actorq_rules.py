@@ -443,6 +443,27 @@ def test_gains_by_scenario(communication, compute, verdict) -> None:
     assert few.verdict == "inconclusive" and "only 2 of 3 runs" in few.measured
 
 
+@pytest.mark.parametrize(("often", "rarely", "verdict"), [
+    (0.35, 0.35, "reproduced"),
+    (0.5, 0.2, "inconclusive"),  # whichever it is, messages are another share of a step
+])  # fmt: skip
+def test_a_gain_of_compute_holds_wherever_inference_drifted(often, rarely, verdict) -> None:
+    pulls = {("fp32", 30): 1.0, ("fp32", 1000): 0.02, ("int8", 30): 0.5, ("int8", 1000): 0.02}
+    int8 = {30: (often, 0.09), 1000: (rarely, 0.003)}  # inference and pulls
+    made = []
+    for (wire, period), pull in pulls.items():
+        kinds = {"fp32/torch": (2.2, pull)} | ({"int8/onnxruntime": int8[period]}
+                                               if wire == "int8" else {})  # fmt: skip
+        for actor, (inference, sent) in kinds.items():
+            rows = make_records(["Walker Stand"], [actor], communication=wire, pull_period=period)
+            made.append(rows.assign(actor_s=[
+                {"inference": inference, "pull": sent * (1 + 0.01 * seed)}
+                for seed in rows["seed"]]))  # fmt: skip
+    found = gains_by_scenario(pd.concat(made, ignore_index=True), 30, 1000)
+    assert found.verdict == verdict
+    assert "communication 1.19x, compute 1.03x" in found.measured
+
+
 def test_the_learner_waits_for_the_actors() -> None:
     every = make_records()
     found = learner_waits_more(every)

@@ -74,6 +74,13 @@ def dear(frame: pd.DataFrame, factor: float) -> pd.DataFrame:
     return frame.assign(curve_cpu_s=more)
 
 
+def slowed(frame: pd.DataFrame, factor: float) -> pd.DataFrame:
+    """The same with int8 actors that take `factor` times as long."""
+    clock = np.where(actors_of(frame) == INT8, factor, 1.0)
+    walls = [[k * s for s in wall] for wall, k in zip(frame["curve_wall_s"], clock, strict=True)]
+    return frame.assign(curve_wall_s=walls)
+
+
 def row_of(rows: pd.DataFrame, actor: str, per: str = "return", part: str = ALL) -> pd.Series:
     found = rows[(rows["actor"] == actor) & (rows["per"] == per) & (rows["part"] == part)]
     assert len(found) == 1
@@ -425,6 +432,23 @@ def test_more_carbon_on_one_task_of_many_must_be_certain() -> None:
     assert row["ratio_torch_high"] < 1 < row["ratio_torch_most"]
     found = carbon_follows_speed(frame)
     assert found.verdict == "inconclusive" and found.measured.startswith("faster on 1 of 1")
+
+
+@pytest.mark.parametrize(("factor", "alone", "among_all"), [
+    (3.0, "not reproduced", "not reproduced"),
+    (3.5, "inconclusive", "inconclusive"),  # by its own interval, not by that of eleven
+    (4.0, "inconclusive", "inconclusive"),  # it may be faster: then carbon does not follow
+    (10.0, "inconclusive", "reproduced"),  # slower, so that nothing follows
+])  # fmt: skip
+def test_more_carbon_where_time_is_not_certain_is_undecided(factor, alone, among_all) -> None:
+    one = on_gpu(planted(["Walker Stand"], noise=0.05, seeds=range(5)))
+    walker = dear(slowed(one[actors_of(one) != ORT], factor), 9)
+    found = carbon_follows_speed(walker)
+    assert found.verdict == alone
+    assert found.measured.startswith(f"faster on {int(factor < 4)} of 1 tasks")
+    every = every_task()
+    all_tasks = pd.concat([every[every["task"] != "Walker Stand"], walker], ignore_index=True)
+    assert carbon_follows_speed(all_tasks).verdict == among_all
 
 
 def test_parts_to_the_return_are_those_spent_by_then() -> None:

@@ -8,7 +8,8 @@ step, and from minute to minute changes by more than a message costs.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import product
 from typing import Any
 
 import pandas as pd
@@ -16,8 +17,13 @@ import pandas as pd
 from quarl_nb.report.actorq.actors import INT8
 from quarl_nb.report.actorq.curves import TASKS
 from quarl_nb.report.actorq.findings import missing_tasks, of_enough_runs, tasks_told, told
-from quarl_nb.report.actorq.parts import communication_speedups, step_parts, without_drift
-from quarl_nb.report.actorq.runs import BUT_PULLS, MACHINE, learning_runs
+from quarl_nb.report.actorq.parts import (
+    UNTOUCHED,
+    communication_speedups,
+    step_parts,
+    without_drift,
+)
+from quarl_nb.report.actorq.runs import ACTOR, BUT_PULLS, MACHINE, learning_runs
 from quarl_nb.report.actorq.runtime_rules import FP32, actor_parts
 from quarl_nb.report.findings import NOT_MEASURED, Finding, decided, keys_of, measured
 from quarl_nb.report.stats import ALPHA, MARGIN, Interval, ratio_of_means
@@ -84,14 +90,17 @@ def gains_by_scenario(records: pd.DataFrame, heavy: int, rare: int) -> Finding:
 
     Reproduced when on every task the former gains more at `heavy` and the latter at `rare`, not
     reproduced when on one task either gains less; corrected for all tasks and both. An actor's
-    inference is the same at both: its share of a step is what differs.
+    inference is the same at both: its share of a step is what differs. Runs of a kind follow one
+    another, and where their inference drifted its mean is not known: intervals hold for all of it.
     """
-    parts = without_drift(actor_parts(records))
+    parts = _with_drift(actor_parts(records))
     rows = []
     groups = parts.groupby(ON_ONE_MACHINE, sort=False, dropna=False) if len(parts) else ()
     for setting, group in groups:
         runs = {key: part for key, part in group.groupby(["actor", "communication", "pull_period"])}
-        gains = [_gain_of_gain(runs, *sides, *periods) for sides, periods in (
+        drifts = {actor: [*part["drift_s"].agg(["min", "max"])]
+                  for actor, part in group.groupby("actor")}  # fmt: skip
+        gains = [_gain_of_gain(runs, drifts, *sides, *periods) for sides, periods in (
             (((FP32, "fp32"), (FP32, "int8")), (heavy, rare)),
             (((FP32, "int8"), (INT8, "int8")), (rare, heavy)))]  # fmt: skip
         if all(gains):
@@ -137,14 +146,37 @@ def _bytes(rows: pd.DataFrame, holds: bool) -> Finding:
                    Interval(least, math.nan, math.nan), keys_of(rows))  # fmt: skip
 
 
+def _with_drift(parts: pd.DataFrame) -> pd.DataFrame:
+    """`without_drift`, and drift_s: how far from that mean of `UNTOUCHED` the runs of the same
+    communication and pull period, which follow one another, have theirs."""
+    if parts.empty:
+        return parts
+    even = without_drift(parts)
+    off_s = parts[UNTOUCHED].sum(axis=1) - even[UNTOUCHED].sum(axis=1)
+    alike = [parts[name] for name in (*ON_ONE_MACHINE, *ACTOR, "pull_period")]
+    return even.assign(drift_s=off_s.groupby(alike, dropna=False).transform("mean"))
+
+
 def _gain_of_gain(
-    runs: Mapping[Any, pd.DataFrame], plain: tuple[str, str], quantized: tuple[str, str],
-    here: int, there: int,
+    runs: Mapping[Any, pd.DataFrame], drifts: Mapping[Any, Sequence[float]],
+    plain: tuple[str, str], quantized: tuple[str, str], here: int, there: int,
 ) -> Interval | None:
     """How many times more `quantized` (actor, communication) gains over `plain` at the pull period
-    `here` than at `there`; None where one is not measured."""
+    `here` than at `there`; None where one is not measured.
+
+    Args:
+        drifts: the least and the most drift_s of each kind of actor; the interval is as wide as
+            those at any of them, together.
+    """
     wanted = [(*plain, here), (*quantized, there), (*quantized, here), (*plain, there)]
     if not {*wanted} <= {*runs}:
         return None
     times = [runs[key]["actor_step_s"].to_numpy() for key in wanted]
-    return ratio_of_means(times[:2], times[2:], ALPHA / (2 * TASKS))
+    kinds = dict.fromkeys((plain[0], quantized[0]))
+    each = []
+    for drift in product(*(drifts[kind] for kind in kinds)):
+        shift = dict(zip(kinds, drift, strict=True))
+        moved = [s + shift[key[0]] for s, key in zip(times, wanted, strict=True)]
+        each.append(ratio_of_means(moved[:2], moved[2:], ALPHA / (2 * TASKS)))
+    value = ratio_of_means(times[:2], times[2:]).value
+    return Interval(value, min(one.low for one in each), max(one.high for one in each))

@@ -14,6 +14,7 @@ from quarl_nb.report.labels import RANGES
 from quarl_nb.report.losses import episode_weights
 from quarl_nb.report.paper import published
 from quarl_nb.report.policy_records import TENSORS, newest_of_each_name, with_versions
+from quarl_nb.report.pvalues import sign_flip_p
 from quarl_nb.report.seeds import over_seeds, p_above
 from quarl_nb.report.stats import MARGIN, Floats, Interval, alike, wilson, with_ends
 
@@ -66,8 +67,8 @@ def weighted_sum(weights: Sequence[float], parts: Sequence[Interval]) -> Interva
 
 
 def success_rows(records: pd.DataFrame) -> pd.DataFrame:
-    """One row a policy, precision and method; trainings with quantization (seeds) are judged by how
-    they differ, not by their episodes, which are the same ones: two have no interval.
+    """One row a policy, precision and method; trainings with quantization (seeds) have the interval
+    of how they differ, not of their episodes, which are the same ones: two have none.
 
     Args:
         records: those of the study `navigation`; others are left out.
@@ -78,7 +79,7 @@ def success_rows(records: pd.DataFrame) -> pd.DataFrame:
         trainings, episodes, success with low and high (95 %, Wilson; over trainings Student's t),
         crash and timeout (rates), fall (fp32 minus this, over common episodes) with fall_low and
         fall_high (95 %, paired bootstrap, over trainings Student's t), p_no_loss and p_loss (of
-        5 % of the fp32 rate), keys, profile.
+        5 % of the fp32 rate; of trainings over both, these and episodes), keys, profile.
 
     Raises:
         QuarlError: two precisions of a policy flew different episodes.
@@ -206,10 +207,15 @@ def _rate(trainings: pd.Series) -> Interval:
 
 
 def _fall_over_trainings(group: pd.DataFrame, base: Floats) -> dict[str, float]:
-    falls = np.array([(base - np.asarray(flown, float)).mean() for flown in group["success"]])
+    """Each p-value is the larger of two: over trainings, and over episodes. The luck of fp32's
+    flights is in every training's fall, so that trainings that agree would pass for certain."""
+    lost = base - np.array([*group["success"]], float)  # [trainings, episodes]
+    falls, left = lost.mean(axis=1), MARGIN * base - lost.mean(axis=0)
     found, margin = over_seeds(falls.tolist()), MARGIN * base.mean()
-    return found.columns("fall") | {"p_no_loss": p_above((-falls).tolist(), -margin),
-                                    "p_loss": p_above(falls.tolist(), margin)}  # fmt: skip
+    return found.columns("fall") | {
+        "p_no_loss": max(p_above((-falls).tolist(), -margin), sign_flip_p(left)),
+        "p_loss": max(p_above(falls.tolist(), margin), sign_flip_p(-left)),
+    }  # fmt: skip
 
 
 def _pooled(episodes: pd.Series) -> Floats:
