@@ -142,7 +142,7 @@ class ResultStore:
             whole = record["key"] == key == path.stem and record["sha256"] == _checksum(record)
         except OSError as error:
             raise QuarlError(f"cannot read record '{path}': {error.strerror}") from error
-        except (ValueError, TypeError, KeyError) as error:
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise QuarlError(
                 f"record '{path}' is truncated or not a record ({error!r}): {_RENEW}"
             ) from error
@@ -175,8 +175,20 @@ class ResultStore:
         return None
 
     def records(self, study: str, profile: str) -> list[dict[str, Any]]:
-        """Every record of a profile, sorted by key, superseded ones too; `read`'s errors."""
-        return [self.read(path) for path in entries(self.root / study / profile, "*.json")]
+        """Every record of a profile, sorted by key, superseded ones too.
+
+        Raises:
+            QuarlError: as `read`, or a record is of another study or profile.
+        """
+        found = []
+        for path in entries(self.root / study / profile, "*.json"):
+            record = self.read(path)
+            if (record["study"], record["profile"]) != (study, profile):
+                # Copied here, a quick one would decide claims as a full one.
+                own = f"{record['study']}/{record['profile']}"
+                raise QuarlError(f"record '{path}' is of '{own}': move it there, or delete it")
+            found.append(record)
+        return found
 
     def keys(self, study: str, profile: str) -> set[str]:
         """Of every record of a profile, superseded ones too; none is read."""

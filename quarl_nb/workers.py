@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import signal
+import time
 import traceback
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
@@ -100,8 +101,9 @@ def run_jobs(task: Task, jobs: Sequence[Job], workers: int) -> Generator[Outcome
         with holding_interrupts():  # a second Ctrl-C would leave some running
             for worker in crew:
                 worker.close()
+            ends_at = time.monotonic() + STOP_S  # for all: many may be starting, and hear nothing
             for worker in crew:
-                worker.stop()
+                end_child(worker.process, ends_at - time.monotonic())
 
 
 class Worker:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, TextIO
 
 from quarl_nb.errors import QuarlError
 
@@ -146,6 +146,24 @@ def _temporary(path: Path) -> Iterator[Path]:
     finally:
         with suppress(OSError):  # it is gone where all went well
             temporary.unlink()
+
+
+def tell(line: str, stream: TextIO) -> None:
+    """Print a line for whoever still reads; where nobody does, what takes days goes on."""
+    try:
+        print(line, file=stream, flush=True)
+    except OSError:  # `| head`, or the full disk of a log
+        abandon(stream)
+
+
+def abandon(stream: TextIO) -> None:
+    """Let go nowhere what a standard stream that takes no more is yet to get.
+
+    The interpreter flushes it at its end, and would show a traceback.
+    """
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)
 
 
 def _onto_disk(file: BinaryIO) -> None:

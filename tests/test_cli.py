@@ -460,6 +460,30 @@ def test_a_reader_that_leaves_early_is_no_error():
     assert len(done.stdout.splitlines()) == 1 and not done.stderr
 
 
+@pytest.mark.parametrize(("closed", "told"), [
+    (">&-", ("", "err")), ("2>&-", (r"\u221e", "")), ("", (r"\u221e", "err")),
+])  # fmt: skip
+def test_no_stream_that_is_closed_and_no_letter_it_lacks_is_an_error(closed, told, monkeypatch):
+    code = """if True:
+        import subprocess, sys
+        from quarl_nb.cli import main, policies
+
+        def evaluate_command(_):
+            print("\u221e")
+            print("err", file=sys.stderr)
+            child = "import sys; sys.exit(None in (sys.stdout, sys.stderr))"
+            return subprocess.call([sys.executable, "-c", child], close_fds=False)
+
+        policies.evaluate_command = evaluate_command
+        sys.argv[1:] = ["evaluate", "ppo-CartPole-v1"]
+        sys.exit(main())
+    """
+    monkeypatch.setenv("PYTHONIOENCODING", "ascii")
+    done = subprocess.run(["bash", "-c", f'"$0" -c "$1" {closed}', sys.executable, code],
+                          capture_output=True, text=True)  # fmt: skip
+    assert (done.returncode, done.stdout.strip(), done.stderr.strip()) == (0, *told)
+
+
 @pytest.mark.parametrize(("error", "line"), [
     (PermissionError(13, "Permission denied", "/their/own"), "'/their/own': Permission denied"),
     (OSError(28, "No space left on device"), "a file: No space left on device"),
@@ -487,6 +511,22 @@ def test_quantize_prints_and_writes_the_table(tmp_path, capsys):
     assert rows == ["precision", *table["precision"]]
     by_precision = table.set_index("precision")["weight_bytes"]
     assert by_precision["fp32"] == 2 * by_precision["fp16"]
+
+
+def test_a_table_that_cannot_be_written_is_told_first_or_printed_all_the_same(
+    tmp_path, monkeypatch, capsys
+):
+    quantize = ["quantize", "ppo-CartPole-v1", "--episodes", "2", "--out", str(tmp_path)]
+    (tmp_path / "quantize.csv").mkdir()
+    assert main(quantize) == 2
+    captured = capsys.readouterr()
+    assert captured.out == "" and captured.err.endswith("quantize.csv': a folder\n")
+    (tmp_path / "quantize.csv").rmdir()
+    full = Mock(side_effect=QuarlError("cannot write 'quantize.csv': No space left on device"))
+    monkeypatch.setattr("quarl_nb.cli.policies.write_atomically", full)
+    assert main(quantize) == 2
+    captured = capsys.readouterr()
+    assert captured.out.startswith("precision") and captured.err == f"error: {full.side_effect}\n"
 
 
 class Worthless(CartPoleEnv):

@@ -11,6 +11,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from unittest.mock import Mock, call
 
 import pytest
@@ -350,6 +351,21 @@ def test_a_second_ctrl_c_while_workers_are_stopped_leaves_none_running(
     finally:
         for process in multiprocessing.active_children():
             process.kill()
+
+
+def test_workers_that_hear_nothing_are_waited_for_together(store, monkeypatch):
+    clock = SimpleNamespace(now=0.0, monotonic=lambda: clock.now)
+
+    def late(process, within_s):
+        clock.now += max(0.0, within_s)
+
+    monkeypatch.setattr(workers, "time", clock, raising=False)
+    monkeypatch.setattr(workers, "Worker", lambda task: Mock())
+    monkeypatch.setattr(workers, "wait", Mock(side_effect=KeyboardInterrupt))
+    monkeypatch.setattr(workers, "end_child", ended := Mock(side_effect=late))
+    with pytest.raises(KeyboardInterrupt):
+        run(store, workers=3)
+    assert ended.call_count == 3 and clock.now == workers.STOP_S
 
 
 def test_a_worker_that_measures_is_told_to_end_before_its_pipe_closes():

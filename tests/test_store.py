@@ -181,7 +181,20 @@ def test_a_renamed_record_is_noticed(store):
         store.records("ptq", "smoke")
 
 
-@pytest.mark.parametrize("text", ["[]", "3", "{}", '{"study": "ptq", "cell": 3}', "\x00"])
+def test_a_record_of_another_study_or_profile_is_refused(store):
+    path = store.write(make_record(profile="quick"))
+    for study, profile in (("ptq", "full"), ("qat", "quick")):
+        copy = store.path(study, profile, path.stem)
+        copy.parent.mkdir(parents=True)
+        copy.write_bytes(path.read_bytes())
+        with pytest.raises(QuarlError, match=f"'{copy}' is of 'ptq/quick': move it there"):
+            store.records(study, profile)
+    assert len(store.records("ptq", "quick")) == 1
+
+
+@pytest.mark.parametrize(
+    "text", ["[]", "3", "{}", '{"study": "ptq", "cell": 3}', "\x00", "[" * 100_000]
+)
 def test_json_that_is_no_record_is_refused(store, text):
     path = store.path("ptq", "smoke", "x")
     path.parent.mkdir(parents=True)

@@ -10,6 +10,7 @@ from quarl_nb.writing import (
     folder_to_fill,
     make_file_writable,
     replacing,
+    tell,
     write_atomically,
     write_together,
 )
@@ -113,6 +114,14 @@ def test_what_cannot_be_written_is_told_before(tmp_path):
     with pytest.raises(QuarlError, match="a folder"):
         make_file_writable(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["pipe"]
+
+
+def test_what_nobody_reads_is_let_go():
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "w") as unread:  # which flushes as it closes
+        for _ in range(2):
+            tell("a line", unread)
 
 
 def test_a_folder_in_which_nothing_was_saved_is_not_left(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import logging
 import os
 import signal
@@ -13,6 +14,7 @@ from typing import NoReturn
 import quarl_nb
 from quarl_nb.cli import actorq, edge, policies, studies
 from quarl_nb.errors import INTERRUPTED, QuarlError
+from quarl_nb.writing import abandon
 
 # Of the others, nothing is left when they are interrupted; actorq, which hears Ctrl-C itself once
 # it trains, says what it saves.
@@ -35,6 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     if arguments is None:  # batch systems send it before they kill
         signal.signal(signal.SIGTERM, signal.default_int_handler)
+        _mend_streams()
     logging.basicConfig(format="%(message)s", level=logging.WARNING)
     logging.getLogger("quarl_nb").setLevel(logging.INFO)
     options, unknown = build_parser().parse_known_args(arguments)
@@ -57,13 +60,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:
         reader_is_gone = isinstance(error, BrokenPipeError)  # it has seen enough (`| head`)
         if reader_is_gone or error.filename is None:
-            # The interpreter must not flush into what takes no more.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            abandon(sys.stdout)
         if reader_is_gone:
             return 0
         place = "a file" if error.filename is None else f"'{error.filename}'"
         print(f"error: cannot use {place}: {error.strerror or error}", file=sys.stderr)
         return QuarlError.exit_code
+
+
+def _mend_streams() -> None:
+    """Have nothing fail of what is printed, as where a stream is closed or lacks a letter.
+
+    Python has None in place of what the caller closed (`>&-`).
+    """
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            stream = open(os.devnull, "w", encoding="utf-8")
+            os.set_inheritable(stream.fileno(), True)
+            setattr(sys, name, stream)
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="backslashreplace")  # as of stderr; claims hold a ×
 
 
 def _end_undisturbed(arguments: Sequence[str] | None) -> None:

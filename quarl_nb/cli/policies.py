@@ -11,7 +11,7 @@ from quarl_nb.cli.arguments import place
 from quarl_nb.errors import QuarlError, check_choice, check_counts, check_episode_seeds
 from quarl_nb.paths import entries, policies_folder
 from quarl_nb.processor import usable_cores
-from quarl_nb.writing import make_writable, write_atomically
+from quarl_nb.writing import make_file_writable, write_atomically
 
 
 def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
@@ -93,14 +93,16 @@ def quantize_command(options: argparse.Namespace) -> int:
     from quarl_nb.quantize import quantize_table
 
     if options.out:
-        make_writable(options.out)
+        make_file_writable(options.out / "quantize.csv")
     table = quantize_table(
         policy_source(options.policy), options.env, options.bits,
         options.episodes, options.ranges, options.vecnormalize, options.activation,
     )
-    if options.out:  # before it is told: who reads that may be gone
-        write_atomically(options.out / "quantize.csv", table.to_csv(index=False).encode())
-    print(table.to_string(index=False, float_format=lambda value: f"{value:.4g}"))
+    try:
+        if options.out:  # before it is told: who reads that may be gone
+            write_atomically(options.out / "quantize.csv", table.to_csv(index=False).encode())
+    finally:  # its disk may be full
+        print(table.to_string(index=False, float_format=lambda value: f"{value:.4g}"))
     if table["loss"].isna().any():
         print("loss is undefined: the mean fp32 return is 0")
     return 0

@@ -18,6 +18,7 @@ from quarl_nb.processes import (
     holding_interrupts,
     lock_bars_by_threads,
 )
+from quarl_nb.writing import tell
 
 
 def train_all(names: Sequence[str], hours: float | None, workers: int) -> int:
@@ -40,8 +41,8 @@ def _tell_unfinished(names: Sequence[str]) -> None:
 
     for name in names:
         if not is_settled(name):
-            print(f"{name}: {_state(name)} as the time was over; the same command goes on",
-                  file=sys.stderr)  # fmt: skip
+            tell(f"{name}: {_state(name)} as the time was over; the same command goes on",
+                 sys.stderr)  # fmt: skip
 
 
 def _train_together(names: Sequence[str], deadline: float | None, workers: int) -> int:
@@ -67,8 +68,8 @@ def _train_together(names: Sequence[str], deadline: float | None, workers: int) 
                 end_child(process, STOP_S)
     for process in crew:
         if process.exitcode not in (0, 1):
-            print(f"error: a training {death(process.exitcode)}; the same command goes on from "
-                  "its last checkpoint", file=sys.stderr)  # fmt: skip
+            tell(f"error: a training {death(process.exitcode)}; the same command goes on from "
+                 "its last checkpoint", sys.stderr)  # fmt: skip
     return 1 if any(process.exitcode for process in crew) else 0
 
 
@@ -85,9 +86,9 @@ def _train_each(names: Iterable[str], deadline: float | None, show_bar: bool = T
     for _, result in train_policies(names, deadline, show_bar=show_bar):
         if isinstance(result, QuarlError):
             failed = 1
-            print(f"error: {result}", file=sys.stderr)
+            tell(f"error: {result}", sys.stderr)
         else:
-            print(result, flush=True)
+            tell(str(result), sys.stdout)
     return failed
 
 

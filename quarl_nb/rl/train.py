@@ -35,7 +35,7 @@ from quarl_nb.rl.policies import save_policy
 from quarl_nb.rl.recipes import Recipe
 from quarl_nb.rl.run_files import describe_run, forget_lost
 from quarl_nb.rl.sb3 import policy_from_model
-from quarl_nb.writing import make_writable
+from quarl_nb.writing import abandon, make_writable
 
 logger = logging.getLogger(__name__)
 
@@ -235,12 +235,15 @@ class _Monitor(BaseCallback):
                 csv.writer(file).writerows([COLUMNS, row] if new else [row])
         except OSError as error:
             raise QuarlError(f"cannot write '{log}': {error.strerror}") from error
-        tqdm.write(
-            f"{self.recipe.name}: step {self.num_timesteps:,} of {self.recipe.timesteps:,}, "
-            f"{row[1]:.0f} s, training return {recent:.1f}, evaluation {result.mean:.1f} "
-            f"+- {result.std:.1f}, best {self.progress.best_return:.1f}",
-            file=sys.stderr,
-        )
+        try:
+            tqdm.write(
+                f"{self.recipe.name}: step {self.num_timesteps:,} of {self.recipe.timesteps:,}, "
+                f"{row[1]:.0f} s, training return {recent:.1f}, evaluation {result.mean:.1f} "
+                f"+- {result.std:.1f}, best {self.progress.best_return:.1f}",
+                file=sys.stderr,
+            )
+        except OSError:  # who read it is gone (`2>&1 | head`): no reason to end
+            abandon(sys.stderr)
 
 
 def is_divergence(error: Exception, model: BaseAlgorithm) -> bool:

@@ -92,6 +92,18 @@ def test_what_is_not_done_when_the_time_is_over_is_told(project, capfd):
     ]
 
 
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+def test_trainings_go_on_where_nobody_reads_of_them(project, monkeypatch, stream):
+    for name in (PPO, A2C):
+        nearly_done(name)
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "w", buffering=1) as unread, monkeypatch.context() as patch:
+        patch.setattr(sys, stream, unread)
+        assert main(["train", PPO, A2C, "--workers", "1"]) == 0
+    assert zoo.is_settled(PPO) and zoo.is_settled(A2C)
+
+
 def test_an_unexpected_error_is_one_line_and_the_exit_status(project, capfd, monkeypatch):
     def failing(recipe, run_dir, **options):
         if recipe.name == DQN:
