@@ -20,12 +20,7 @@ from quarl_nb.report.edge.places import (
     where_text,
 )
 from quarl_nb.report.edge.success import loss_between
-from quarl_nb.report.edge.timings import (
-    RATIOS,
-    RUNTIMES,
-    published_times,
-    table6_networks,
-)
+from quarl_nb.report.edge.timings import RATIOS, RUNTIMES, published_times, table6_networks
 from quarl_nb.report.findings import NOT_MEASURED, Finding, decided, keys_of, measured
 from quarl_nb.report.stats import ALPHA, Interval
 from quarl_nb.report.texts import percent
