@@ -70,10 +70,13 @@ def build(store: ResultStore, out: Path, profile: str) -> list[Path]:
 
 
 def load_frames(store: ResultStore, profile: str) -> dict[str, pd.DataFrame]:
-    """What the reports draw: the records of each study by its name, `curves`, `histograms`."""
+    """What the reports draw: the records of each study by its name, and what their arrays hold as
+    `curves`, `learning`, `histograms`.
+    """
     frames = {study: frame_of(store, study, profile) for study in STUDIES}
     losses = paired_losses(joined(frames, ptq.site.EPISODES))
     frames["curves"] = load_curves(store, profile)
+    frames["learning"] = load_learning(store, profile)
     frames["histograms"] = load_weights(store, losses, WEIGHTS_AT, profile)
     return frames
 
@@ -81,6 +84,12 @@ def load_frames(store: ResultStore, profile: str) -> dict[str, pd.DataFrame]:
 def load_curves(store: ResultStore, profile: str | None = None) -> pd.DataFrame:
     """`qat.exploration.curves_frame` over the QAT study of the store; empty without records."""
     return qat.exploration.curves_frame(store.chosen("qat", profile), store.arrays)
+
+
+def load_learning(store: ResultStore, profile: str | None = None) -> pd.DataFrame:
+    """`mixed_precision.learning.learning_frame` over its study of the store; empty without any."""
+    records = store.chosen("mixed_precision", profile)
+    return mixed_precision.learning.learning_frame(records, store.arrays)
 
 
 def load_weights(

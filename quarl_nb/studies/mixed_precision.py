@@ -32,7 +32,7 @@ from quarl_nb.errors import (
 from quarl_nb.processes import keep_freed_memory
 from quarl_nb.rl.cuda_graph import EAGER_UPDATES, graphed_updates
 from quarl_nb.rl.evaluate import evaluate
-from quarl_nb.rl.fast_cnn import PRECISIONS, LossScaler
+from quarl_nb.rl.fast_cnn import NATURE_FILTERS, PRECISIONS, LossScaler
 from quarl_nb.rl.model import gpu_of, make_model
 from quarl_nb.rl.recipes import Recipe, get_recipe
 from quarl_nb.rl.sb3 import policy_from_model
@@ -41,9 +41,10 @@ from quarl_nb.studies.watched import Schedule, train_watched
 from quarl_nb.study import Measurement
 
 # Filters of the three convolutions, and units of the layer after them. The paper's zoo is "3 Layer
-# Conv (128) + 128 FC": read here as 128 filters each, where data/policies have 32, 64 and 64.
+# Conv (128) + 128 FC": 128 filters each is policy A, 128 units alone are those of data/policies.
 POLICIES = {
-    "A": ((128, 128, 128), 128), "B": ((512, 512, 512), 512), "C": ((1024, 1024, 1024), 2048),
+    "zoo": (NATURE_FILTERS, 128), "A": ((128, 128, 128), 128), "B": ((512, 512, 512), 512),
+    "C": ((1024, 1024, 1024), 2048),
 }  # fmt: skip
 RECIPE = "dqn-PongNoFrameskip-v4"
 DEVICES = ("cpu", "cuda")
@@ -55,11 +56,11 @@ T = TypeVar("T")
 class MixedPrecisionStudy:
     """Policies x precisions x devices.
 
-    Parameters: `policies` (A, B, C), `precisions` (fp32, bf16, fp16; fp16 on cuda only), `devices`
-    (cuda where there is one), `repeats` (timed updates), `stored` (transitions in the buffer while
-    they are timed), `run_steps` (of the short run), `converge` (policies that are also trained),
-    `timesteps`, `evaluations`, `eval_episodes`, `episodes`, `first_seed` (of that), `seeds` (of
-    training; a policy that is only timed has the first).
+    Parameters: `policies` (zoo, A, B, C), `precisions` (fp32, bf16, fp16; fp16 on cuda only),
+    `devices` (cuda where there is one), `repeats` (timed updates), `stored` (transitions in the
+    buffer while they are timed), `run_steps` (of the short run), `converge` (policies that are also
+    trained), `timesteps`, `evaluations`, `eval_episodes`, `episodes`, `first_seed` (of that),
+    `seeds` (of training; a policy that is only timed has the first).
     """
 
     name: str
@@ -251,10 +252,10 @@ SMOKE = {"policies": ["A"], "precisions": ["fp32", "bf16"], "devices": ["cpu"], 
          "eval_episodes": 1, "episodes": 1, "first_seed": FIRST_SEED, "seeds": [0]}  # fmt: skip
 QUICK = SMOKE | {"repeats": 5, "stored": 500}
 FULL = QUICK | {
-    "policies": ["A", "B", "C"],
+    "policies": ["zoo", "A", "B", "C"],
     "precisions": ["fp32", "bf16", "fp16"], "devices": ["cpu", "cuda"], "repeats": 30,
-    "stored": 2_000, "run_steps": 200, "converge": ["A"], "timesteps": 250_000, "evaluations": 10,
-    "eval_episodes": 5, "episodes": ATARI_EPISODES, "seeds": [0, 1, 2],
+    "stored": 2_000, "run_steps": 200, "converge": ["zoo"], "timesteps": 1_000_000,
+    "evaluations": 10, "eval_episodes": 5, "episodes": ATARI_EPISODES, "seeds": [0, 1, 2],
 }  # fmt: skip
 
 MIXED_PRECISION = MixedPrecisionStudy(

@@ -11,6 +11,7 @@ import pytest
 
 from quarl_nb.errors import QuarlError
 from quarl_nb.report.mixed_precision.figures import speedup_by_size
+from quarl_nb.report.mixed_precision.learning import learning_figure, learning_frame
 from quarl_nb.report.mixed_precision.rewards import reward_table
 from quarl_nb.report.mixed_precision.rules import half_precision_speedup
 from quarl_nb.report.mixed_precision.site import tables_of
@@ -108,6 +109,17 @@ def test_the_first_seed_with_both_from_one_processor_is_the_one_compared():
     fp16 = found.loc[[0, 2]].assign(precision="fp16", key="fp16")  # seeds 0 and 1, from "one"
     both = speedups(pd.concat([found, fp16], ignore_index=True)).set_index("precision")["keys"]
     assert both.to_dict() == {"bf16": ("Afp322", "Abf162"), "fp16": ("Afp32", "fp16")}
+
+
+def test_a_policy_timed_alone_and_trained_besides_has_one_row_that_of_the_times_alone():
+    trained = records({"A": 3.0}, loss=0.0, seeds=3)
+    alone = records({"A": 2.0}).assign(key=["alone fp32", "alone bf16"])
+    both = pd.concat([trained, alone], ignore_index=True)
+    assert speedups(both)["keys"].item() == ("alone fp32", "alone bf16")
+    assert len(parts_table(trained)) == 2
+    assert parts_table(both).equals(parts_table(alone))
+    told = reward_table(both)
+    assert told["trainings"].item() == 3
 
 
 def test_the_interval_holds_the_truth():
@@ -308,3 +320,48 @@ def test_the_parts_of_a_step():
     assert list(shown["learner (ms)"]) == ["12.50", "25.00"]
     assert shown.loc["fp32", "environment (ms)"] == shown.loc["fp32", "decision (ms)"] == "1.00"
     assert shown.loc["fp32", "learner's share"] == "93%"
+
+
+def trained(precision: str, seed: int, training_s: float, **curve: list) -> tuple[dict, dict]:
+    """A record of the store, and its arrays."""
+    cell = {"policy": "zoo", "device": "cpu", "precision": precision, "seed": seed}
+    measured = {"timesteps": 4000, "training_s": training_s}
+    arrays = {f"training_{name}": np.asarray(values) for name, values in curve.items()}
+    return {"cell": cell, "measured": measured, "key": f"{precision}{seed}"}, arrays
+
+
+def curves_of(*runs: tuple[dict, dict]) -> pd.DataFrame:
+    arrays = {record["key"]: found for record, found in runs}
+    return learning_frame([record for record, _ in runs], lambda record: arrays[record["key"]])
+
+
+def test_curves_are_against_steps_and_against_the_time_that_training_took():
+    timed = {"cell": {}, "measured": {"update_s": [1.0]}, "key": "timed"}
+    run, arrays = trained("fp32", 0, 240.0, steps=[1000, 3000], returns=[-21.0, 5.0])
+    frame = learning_frame([timed, run], lambda _: arrays)
+    assert frame[["step", "minute", "return"]].to_numpy().tolist() == [[1, 1, -21], [3, 3, 5]]
+    assert learning_frame([timed], lambda _: {}).empty
+
+
+def test_learning_is_drawn_as_the_mean_and_the_range_of_the_runs():
+    frame = curves_of(
+        trained("fp32", 0, 240.0, steps=[1000, 3000], returns=[0.0, 20.0]),
+        trained("fp32", 1, 240.0, steps=[1000, 3000], returns=[0.0, 10.0]),
+        trained("bf16", 0, 120.0, steps=[2000, 4000], returns=[4.0, 6.0]),
+    )
+    fig, points = learning_figure(frame)
+    by_step = points[points["axis"] == "step"].groupby("precision")
+    last = by_step.last()
+    assert last.loc["fp32", ["x", "mean", "low", "high", "runs"]].tolist() == [3, 15, 10, 20, 2]
+    assert last.loc["bf16", ["x", "mean", "low", "high", "runs"]].tolist() == [4, 6, 6, 6, 1]
+    by_time = points[points["axis"] == "minute"].groupby("precision").last()["x"]
+    assert by_time.to_dict() == {"fp32": 3, "bf16": 2}
+    assert [ax.get_xlabel() for ax in fig.axes] == ["thousands of environment steps",
+                                                    "minutes of training"]  # fmt: skip
+
+
+def test_a_precision_without_its_peer_is_not_drawn():
+    alone = curves_of(trained("bf16", 0, 240.0, steps=[1000, 3000], returns=[0.0, 20.0]))
+    for frame in (alone, pd.DataFrame()):
+        with pytest.raises(NothingToDrawError, match="in float32 and in half precision"):
+            learning_figure(frame)

@@ -8,6 +8,8 @@ import torch
 from stable_baselines3.common.logger import Logger
 
 from quarl_nb.errors import QuarlError
+from quarl_nb.paths import project_root
+from quarl_nb.rl.policies import load_policy
 from quarl_nb.runner import plan
 from quarl_nb.store import to_json
 from quarl_nb.studies import mixed_precision
@@ -100,19 +102,19 @@ def test_the_full_profile_trains_too(small):
 
 
 def test_cells_have_the_precisions_that_a_device_computes_in(monkeypatch):
-    parameters = dict(MIXED_PRECISION.profiles["full"], policies=["A", "B"])
+    parameters = MIXED_PRECISION.profiles["full"] | {"policies": ["zoo", "A"]}
     for cuda, expected in (
         (False, ["cpu fp32", "cpu bf16"]),
         (True, ["cpu fp32", "cpu bf16", "cuda fp32", "cuda bf16", "cuda fp16"]),
     ):
         monkeypatch.setattr(torch.cuda, "is_available", lambda cuda=cuda: cuda)
         found = MIXED_PRECISION.cells(parameters)
-        for policy, seeds in (("A", [0, 1, 2]), ("B", [0])):  # A is trained, B only timed
+        for policy, seeds in (("zoo", [0, 1, 2]), ("A", [0])):  # which is only timed
             made = [(f"{c['device']} {c['precision']}", c["seed"])
                     for c, _ in found if c["policy"] == policy]  # fmt: skip
             assert made == [(kind, seed) for kind in expected for seed in seeds]
         trained = {c["policy"] for c, budget in found if "timesteps" in budget}
-        assert trained == {"A"}
+        assert trained == {"zoo"}
 
 
 def test_a_gpu_that_is_not_there_is_told(monkeypatch):
@@ -122,8 +124,13 @@ def test_a_gpu_that_is_not_there_is_told(monkeypatch):
 
 
 def test_policies_grow_as_the_paper_says():
-    assert [filters[0] for filters, _ in POLICIES.values()] == [128, 512, 1024]
+    assert [filters[0] for filters, _ in POLICIES.values()] == [32, 128, 512, 1024]
     assert POLICIES["C"][1] == 2048
+    nature = load_policy(project_root() / "data" / "policies" / "dqn-PongNoFrameskip-v4")
+    model = make_dqn(sized_recipe("zoo", "fp32"), cell("fp32") | {"policy": "zoo"})
+    shapes = [p.shape for p in model.q_net.parameters()]
+    assert shapes == [p.shape for p in nature.parameters()]
+    model.env.close()
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from quarl_nb.report.mixed_precision import figures, rewards, rules, site, speedups
+from quarl_nb.report.mixed_precision import figures, learning, rewards, rules, site, speedups
 
-__all__ = ["figures", "rewards", "rules", "site", "speedups"]
+__all__ = ["figures", "learning", "rewards", "rules", "site", "speedups"]

@@ -8,6 +8,7 @@ import pandas as pd
 
 from quarl_nb.report.artefacts import Drawing, Table
 from quarl_nb.report.mixed_precision.figures import speedup_by_size
+from quarl_nb.report.mixed_precision.learning import learning_figure
 from quarl_nb.report.mixed_precision.speedups import speedup_tables
 
 STUDIES = ("mixed_precision",)
@@ -26,6 +27,14 @@ def tables_of(frames: Mapping[str, pd.DataFrame]) -> dict[str, Table]:
 
 
 def drawings_of(frames: Mapping[str, pd.DataFrame]) -> dict[str, Drawing]:
-    """Figures by name; some have nothing to draw and say so when they are asked to."""
-    timed = frames["mixed_precision"]
-    return {"mixed_precision_speedup": Drawing(timed, lambda: speedup_by_size(timed))}
+    """Figures by name; some have nothing to draw and say so when they are asked to.
+
+    Args:
+        frames: the records of `mixed_precision`, and `learning`: `learning.learning_frame`.
+    """
+    timed, learning = frames["mixed_precision"], frames["learning"]
+    trained = timed[timed["key"].isin(set(learning["key"]))] if len(learning) else timed.iloc[:0]
+    return {
+        "mixed_precision_speedup": Drawing(timed, lambda: speedup_by_size(timed)),
+        "mixed_precision_learning": Drawing(trained, lambda: learning_figure(learning)),
+    }

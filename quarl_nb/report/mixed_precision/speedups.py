@@ -30,7 +30,7 @@ def speedups(records: pd.DataFrame) -> pd.DataFrame:
         records: `ResultStore.frame("mixed_precision")`.
 
     Returns:
-        policy, device, machine (`_machine`), precision, parameters, update_s, fp32_update_s
+        policy, device, machine, precision, parameters, update_s, fp32_update_s
         (medians), learner, learner_low, learner_high (speed-up of the update, 95 % bootstrap over
         updates, which are of one process), training, training_low, training_high (speed-up of a
         training step), training_least (its lower end in an interval that holds for all rows at
@@ -42,7 +42,8 @@ def speedups(records: pd.DataFrame) -> pd.DataFrame:
     if records.empty or "update_s" not in records:
         return pd.DataFrame()
     first: dict[tuple[str, ...], int] = {}
-    groups = records.groupby(["policy", "device", "seed", records.apply(_machine, axis=1)])
+    records = _once(records, "seed")
+    groups = records.groupby(["policy", "device", "seed", "machine"])
     for (policy, device, seed, _), group in groups:
         base = group[group["precision"] == "fp32"]
         for _, half in group[group["precision"] != "fp32"].iterrows() if len(base) else ():
@@ -53,6 +54,18 @@ def speedups(records: pd.DataFrame) -> pd.DataFrame:
     if found.empty:
         return found
     return found.sort_values(["device", "precision", "parameters"], ignore_index=True)
+
+
+def _once(records: pd.DataFrame, *more: str) -> pd.DataFrame:
+    """The records, with their `machine`: one of each policy, device, precision, machine, and what
+    `more` names.
+
+    Of several that is one only timed, before those also trained, which may run side by side.
+    """
+    trained = records["returns"].notna() if "returns" in records else False
+    found = records.assign(machine=records.apply(_machine, axis=1), trained=trained)
+    found = found.sort_values(["trained", "seed"], kind="stable")
+    return found.drop_duplicates(["policy", "device", "precision", "machine", *more])
 
 
 def _machine(record: pd.Series) -> str:
@@ -74,7 +87,7 @@ def _row(base: pd.Series, half: pd.Series, name: str, alpha: float) -> dict[str,
                for row in (base, half)]  # fmt: skip
     joules = [row["run_energy"]["energy_j"] for row in (base, half)]
     return {
-        "policy": half["policy"], "device": half["device"], "machine": _machine(half),
+        "policy": half["policy"], "device": half["device"], "machine": half["machine"],
         "precision": half["precision"], "parameters": half["parameters"],
         "update_s": float(np.median(ours)), "fp32_update_s": float(np.median(fp32)),
         **learner.columns("learner"), **training.columns("training"),
@@ -112,11 +125,14 @@ def speedup_tables(records: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
 
 
 def parts_table(records: pd.DataFrame) -> pd.DataFrame:
-    """What a training step is made of, in milliseconds, for reading: a row a record."""
+    """What a training step is made of, in milliseconds, for reading: a row a policy, precision and
+    machine.
+    """
     if records.empty or "update_s" not in records:
         return pd.DataFrame()
     rows = []
-    for _, record in records.sort_values(["device", "parameters", "precision"]).iterrows():
+    order = ["device", "parameters", "precision"]
+    for _, record in _once(records).sort_values(order, kind="stable").iterrows():
         update_s = float(np.median(_time(record, "update"))) / record["train_freq"]
         parts = {"environment": _time(record, "env_step"), "decision": _time(record, "act"),
                  "learner": update_s}  # fmt: skip
