@@ -22,6 +22,7 @@ from torch.nn import functional as F
 
 from quarl_nb.errors import QuarlError, check_choice
 from quarl_nb.processor import bf16_is_faster
+from quarl_nb.rl.wide_conv import is_wide, wide_conv
 
 NATURE_FILTERS = (32, 64, 64)
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -96,7 +97,11 @@ class FastNatureCNN(NatureCNN):
             if half:
                 observations, weight, stride = _bytes_by_block(observations), _by_block(weight), 1
             x = observations.to(dtype, memory_format=torch.channels_last)
-            features = self.linear(self.cnn[1:](F.conv2d(x, weight, first.bias, stride)))
+            x = F.conv2d(x, weight, first.bias, stride)
+            trained = (device, dtype) == ("cpu", torch.bfloat16) and torch.is_grad_enabled()
+            for layer in self.cnn[1:]:
+                x = wide_conv(layer, x) if trained and is_wide(layer) else layer(x)
+            features = self.linear(x)
         # numpy knows no bfloat16 and the heads are cheap: leave autocast before them.
         return features.float()
 

@@ -31,6 +31,7 @@ from quarl_nb.errors import (
 )
 from quarl_nb.processes import keep_freed_memory
 from quarl_nb.rl.cuda_graph import EAGER_UPDATES, graphed_updates
+from quarl_nb.rl.denormals import denormals_as_zero
 from quarl_nb.rl.evaluate import evaluate
 from quarl_nb.rl.fast_cnn import NATURE_FILTERS, PRECISIONS, LossScaler
 from quarl_nb.rl.model import gpu_of, make_model
@@ -117,7 +118,8 @@ class MixedPrecisionStudy:
         keep_freed_memory()
         torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
         recipe = sized_recipe(cell["policy"], cell["precision"])
-        measured = with_dqn(timings, recipe, cell, budget)
+        with denormals_as_zero():  # as trainings do
+            measured = with_dqn(timings, recipe, cell, budget)
         measured["filters"], measured["units"] = POLICIES[cell["policy"]]
         arrays: dict[str, np.ndarray] = {}
         if "timesteps" in budget:
