@@ -99,7 +99,7 @@ class FastNatureCNN(NatureCNN):
             x = observations.to(dtype, memory_format=torch.channels_last)
             x = F.conv2d(x, weight, first.bias, stride)
             trained = (device, dtype) == ("cpu", torch.bfloat16) and torch.is_grad_enabled()
-            for layer in self.cnn[1:]:
+            for layer in [*self.cnn][1:]:
                 x = wide_conv(layer, x) if trained and is_wide(layer) else layer(x)
             features = self.linear(x)
         # numpy knows no bfloat16 and the heads are cheap: leave autocast before them.
