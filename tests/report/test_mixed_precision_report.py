@@ -322,12 +322,15 @@ def test_the_parts_of_a_step():
     assert shown.loc["fp32", "learner's share"] == "93%"
 
 
-def trained(precision: str, seed: int, training_s: float, **curve: list) -> tuple[dict, dict]:
+def trained(
+    precision: str, seed: int, training_s: float, cpu: str = "one", **curve: list
+) -> tuple[dict, dict]:
     """A record of the store, and its arrays."""
     cell = {"policy": "zoo", "device": "cpu", "precision": precision, "seed": seed}
     measured = {"timesteps": 4000, "training_s": training_s}
     arrays = {f"training_{name}": np.asarray(values) for name, values in curve.items()}
-    return {"cell": cell, "measured": measured, "key": f"{precision}{seed}"}, arrays
+    record = {"cell": cell, "measured": measured, "provenance": {"cpu": cpu}}
+    return record | {"key": f"{precision}{seed}"}, arrays
 
 
 def curves_of(*runs: tuple[dict, dict]) -> pd.DataFrame:
@@ -362,6 +365,8 @@ def test_learning_is_drawn_as_the_mean_and_the_range_of_the_runs():
 
 def test_a_precision_without_its_peer_is_not_drawn():
     alone = curves_of(trained("bf16", 0, 240.0, steps=[1000, 3000], returns=[0.0, 20.0]))
-    for frame in (alone, pd.DataFrame()):
+    apart = curves_of(*(trained(precision, 0, 240.0, cpu, steps=[1000, 3000], returns=[0.0, 20.0])
+                        for precision, cpu in (("fp32", "one"), ("bf16", "another"))))  # fmt: skip
+    for frame in (alone, apart, pd.DataFrame()):
         with pytest.raises(NothingToDrawError, match="in float32 and in half precision"):
             learning_figure(frame)

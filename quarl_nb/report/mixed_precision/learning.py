@@ -32,9 +32,9 @@ def learning_frame(
     records: Sequence[Mapping[str, Any]],
     arrays_of: Callable[[Mapping[str, Any]], Mapping[str, np.ndarray]],
 ) -> pd.DataFrame:
-    """One row a point of a training's curve: policy, device, precision, seed, step (thousands),
-    minute (of training at the mean speed of its run, evaluations not counted), return (mean of the
-    episodes since the last point, exploration included), key.
+    """One row a point of a training's curve: policy, device, cpu, precision, seed, step
+    (thousands), minute (of training at the mean speed of its run, evaluations not counted), return
+    (mean of the episodes since the last point, exploration included), key.
 
     Args:
         records: of the study (`store.chosen`); those that were only timed are left out.
@@ -52,14 +52,14 @@ def learning_frame(
             "minute": steps / measured["timesteps"] * measured["training_s"] / 60,
             "return": arrays["training_returns"],
             **{name: cell[name] for name in ("policy", "device", "precision", "seed")},
-            "key": record["key"],
+            "cpu": record["provenance"]["cpu"], "key": record["key"],
         }))  # fmt: skip
     return pd.concat(found, ignore_index=True) if found else pd.DataFrame()
 
 
 def learning_figure(curves: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
-    """The return of training against steps and against time, a line of panels for each policy and
-    device that was trained in float32 and in half precision.
+    """The return of training against steps and against time, a line of panels for each policy,
+    device and processor of trainings in float32 and in half precision.
 
     Lines are means over runs, as far as all of them went; bands the range of the runs.
 
@@ -67,15 +67,15 @@ def learning_figure(curves: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
         curves: of `learning_frame`.
     """
     groups = [(where, group) for where, group in
-              (curves.groupby(["policy", "device"]) if len(curves) else ())
+              (curves.groupby(["policy", "device", "cpu"]) if len(curves) else ())
               if "fp32" in set(group["precision"]) and group["precision"].nunique() > 1]
     if not groups:
         raise NothingToDrawError("no policy was trained in float32 and in half precision")
     points = []
     with mpl.rc_context(STYLE):
-        fig = new_figure(PAGE_IN, 0.35 + 1.8 * len(groups))
+        fig = new_figure(PAGE_IN, 0.35 + 1.9 * len(groups))
         axes = fig.subplots(len(groups), len(AXES), squeeze=False, sharey="row")
-        for row, ((policy, device), group) in zip(axes, groups, strict=True):
+        for row, ((policy, device, cpu), group) in zip(axes, groups, strict=True):
             for ax, (name, label) in zip(row, AXES.items(), strict=True):
                 points += [_draw(ax, group[group["precision"] == precision], name, i)
                            for i, precision in enumerate(PRECISIONS)
@@ -83,7 +83,8 @@ def learning_figure(curves: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
                 ax.set_xlabel(label)
                 ax.set_xlim(0, None)
                 ax.xaxis.set_major_locator(MaxNLocator(5))
-            row[0].set_ylabel(f"return of training\n(policy {policy}, {device})")
+            row[0].set_ylabel("return of training")
+            row[0].set_title(f"policy {policy} on {device} ({cpu})", loc="left")
         axes[0][0].plot([], [], color=GREY, alpha=0.3, lw=5, label="range of the runs")
         common_legend(fig, list(axes.flat))
     return fig, pd.concat(points, ignore_index=True)
@@ -100,6 +101,6 @@ def _draw(ax: Axes, rows: pd.DataFrame, name: str, i: int) -> pd.DataFrame:
     ax.fill_between(grid, low, high, color=color, alpha=0.18, lw=0)
     ax.plot(grid, mean, color=color, ls=LINES[i], label=f"{precision} (n = {len(runs)})")
     return pd.DataFrame({
-        **rows.iloc[0][["policy", "device", "precision"]], "axis": name, "x": grid, "mean": mean,
-        "low": low, "high": high, "runs": len(runs),
+        **rows.iloc[0][["policy", "device", "cpu", "precision"]], "axis": name, "x": grid,
+        "mean": mean, "low": low, "high": high, "runs": len(runs),
     })  # fmt: skip
