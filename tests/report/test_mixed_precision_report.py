@@ -234,6 +234,21 @@ def test_one_of_several_policies_must_be_surely_fast_for_all_that_were_timed():
     assert half_precision_speedup(three).verdict == "inconclusive"
 
 
+def test_a_policy_timed_on_two_machines_was_trained_once():
+    """Gains of 0, 2 and -2.5 %: p = 0.033 of a loss of 5 %, too much for two tests."""
+    times = records({"A": 2.0})
+    trained = records({"A": 2.0}, 0.0, seeds=3).assign(**{"provenance.cpu": "one"})
+    for seed, mean in enumerate((20.0, 20.4, 19.5)):
+        trained.loc[trained["seed"] == seed, "returns"] = pd.Series(
+            [[20.0] * 30, [mean] * 30], index=trained.index[trained["seed"] == seed])  # fmt: skip
+    both = pd.concat([trained, times.assign(**{"provenance.cpu": "another"})], ignore_index=True)
+    assert len(speedups(both)) == 2
+    one, two = half_precision_speedup(trained), half_precision_speedup(both)
+    assert one.verdict == two.verdict == "reproduced"
+    assert two.measured.endswith("reward compared for 1 of 1, without loss in 1")
+    assert len(reward_table(both)) == 1
+
+
 def test_the_smoke_profile_decides_nothing():
     smoke = records({"A": 1.1}).assign(profile="smoke")
     assert half_precision_speedup(smoke).verdict == "not measured"

@@ -12,6 +12,8 @@ from quarl_nb.report.qat.gains import check_alike
 from quarl_nb.report.seeds import over_seeds
 from quarl_nb.report.texts import percent_interval
 
+TRAINED = ["policy", "device", "precision"]  # what is trained; times are also of a machine
+
 
 def trainings(records: pd.DataFrame, row: pd.Series) -> pd.DataFrame:
     """The runs that trained the policy of `row` on its device, in float32 and in its precision.
@@ -43,12 +45,13 @@ def reward_table(records: pd.DataFrame) -> pd.DataFrame:
         records: `ResultStore.frame("mixed_precision")`.
     """
     lines = []
-    for _, row in speedups(records).iterrows():
+    table = speedups(records)
+    for _, row in (table[TRAINED].drop_duplicates() if len(table) else table).iterrows():
         runs = trainings(records, row)
         if gains := relative_gains(runs):
             half = runs[runs["precision"] != "fp32"]
             lines.append({
-                **row[["policy", "device", "precision"]], "trainings": len(gains),
+                **row, "trainings": len(gains),
                 "episodes each": int(half["returns"].map(len).min()),
                 "gain over fp32 [95 %, trainings]": percent_interval(over_seeds(gains)),
             })  # fmt: skip

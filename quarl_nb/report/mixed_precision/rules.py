@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pandas as pd
 
 from quarl_nb.report.findings import (
@@ -13,7 +12,7 @@ from quarl_nb.report.findings import (
     keys_of,
     measured,
 )
-from quarl_nb.report.mixed_precision.rewards import relative_gains, trainings
+from quarl_nb.report.mixed_precision.rewards import TRAINED, relative_gains, trainings
 from quarl_nb.report.mixed_precision.speedups import POLICIES, PUBLISHED, speedups
 from quarl_nb.report.pvalues import holm
 from quarl_nb.report.qat.gains import of_learned_seeds
@@ -38,11 +37,14 @@ def half_precision_speedup(records: pd.DataFrame) -> Finding:
     if table.empty:
         return NOT_MEASURED
     unlearned = fp32_never_learned(records)
-    trained = [trainings(records, row) for _, row in table.iterrows()]
-    gains = [() if row["policy"] in unlearned else relative_gains(of_learned_seeds(runs))
-             for (_, row), runs in zip(table.iterrows(), trained, strict=True)]  # fmt: skip
-    kept = holm([p_above(gain, -MARGIN) for gain in gains]) <= ALPHA
-    lost = np.array([p_above([-g for g in gain], MARGIN) <= ALPHA for gain in gains])
+    kinds = table[TRAINED].drop_duplicates()
+    trained = [trainings(records, kind) for _, kind in kinds.iterrows()]
+    gains = [() if policy in unlearned else relative_gains(of_learned_seeds(runs))
+             for policy, runs in zip(kinds["policy"], trained, strict=True)]  # fmt: skip
+    kinds["kept"] = holm([p_above(gain, -MARGIN) for gain in gains]) <= ALPHA
+    kinds["lost"] = [p_above([-g for g in gain], MARGIN) <= ALPHA for gain in gains]
+    # Each was timed on one machine or on several, and trained once for all of them.
+    kept, lost = table[TRAINED].merge(kinds, "left")[["kept", "lost"]].to_numpy().T
     fast = (table["training_least"] >= PUBLISHED).to_numpy()
     slow = (table["training_high"] < PUBLISHED).to_numpy()
     best = table.loc[table["training"].idxmax()]
@@ -53,7 +55,7 @@ def half_precision_speedup(records: pd.DataFrame) -> Finding:
     text = (f"training steps {interval} times as fast, policy {best['policy']} in "
             f"{best['precision']} on {best['device']} ({best['machine']}), interval {ONE_PROCESS}")
     known = sum(len(gain) >= MIN_SEEDS for gain in gains)
-    text += f"; reward compared for {known} of {len(table)}, without loss in {kept.sum()}"
+    text += f"; reward compared for {known} of {len(kinds)}, without loss in {kinds['kept'].sum()}"
     text += f" (never learned: {', '.join(sorted(unlearned))})" if unlearned else ""
     keys = (*keys_of(table), *(key for runs in trained for key in runs["key"]))
     return Finding(verdict, text, interval, tuple(dict.fromkeys(keys)))
