@@ -35,6 +35,18 @@ def policies_folder() -> Path:
     return project_root() / "data" / "policies"
 
 
+def published_folder() -> Path:
+    """Where the papers' claims and numbers lie.
+
+    Raises:
+        QuarlError: they do not: the package is installed, and this is no checkout.
+    """
+    folder = project_root() / "data" / "paper"
+    if not folder.is_dir():
+        raise QuarlError(f"no folder '{folder}': run this in a checkout of quarl_nb")
+    return folder
+
+
 def untrained_file() -> Path:
     """What policies that learned nothing earn: `rl.untrained` writes it, the report reads it."""
     return project_root() / "data" / "untrained_returns.json"

@@ -293,6 +293,17 @@ def test_claims_tells_each_verdict_and_the_counts(tmp_path, capsys):
     assert lines[-1] == f"{len(load_claims())} not measured"
 
 
+@pytest.mark.parametrize("command", [["claims"], ["train", "--list"]])
+def test_without_a_checkout_the_papers_are_not_there(command, tmp_path, monkeypatch, capsys):
+    """As a package that pip installed, far from any checkout."""
+    monkeypatch.setattr("quarl_nb.paths.__file__", str(tmp_path / "site" / "quarl_nb" / "paths.py"))
+    monkeypatch.chdir(tmp_path)
+    assert main(command) == 2
+    folder = tmp_path / "data" / "paper"
+    told = f"error: no folder '{folder}': run this in a checkout of quarl_nb\n"
+    assert capsys.readouterr().err == told
+
+
 def test_what_is_no_array_of_observations_is_one_line(tmp_path, capsys):
     names = ("x.npz", "empty.npy", "damaged.npy", "open.npy")
     archive, empty, damaged, unclosed = (tmp_path / name for name in names)

@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 
 from quarl_nb.errors import QuarlError, check_choice
-from quarl_nb.paths import project_root
+from quarl_nb.paths import published_folder
 from quarl_nb.report import actorq, carbon, edge, mixed_precision, ptq, qat
 from quarl_nb.report.artefacts import joined
 from quarl_nb.report.findings import NOT_MEASURED, Finding, Rule
@@ -112,7 +112,7 @@ def load_claims(path: Path | None = None) -> list[Claim]:
     Raises:
         QuarlError: the file cannot be read, a field is unknown, or an id appears twice.
     """
-    path = path or project_root() / "data" / "paper" / "claims.toml"
+    path = path or published_folder() / "claims.toml"
     try:
         entries = tomllib.loads(path.read_text(encoding="utf-8"))["claim"]
         claims = [Claim(**{**entry, "also": tuple(entry.get("also", ()))}) for entry in entries]

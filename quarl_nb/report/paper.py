@@ -7,7 +7,7 @@ from pathlib import Path
 import pandas as pd
 
 from quarl_nb.errors import QuarlError, check_choice
-from quarl_nb.paths import project_root
+from quarl_nb.paths import published_folder
 
 TABLES = (*(f"table{number}" for number in range(2, 8)), "carbon")
 
@@ -47,7 +47,7 @@ def published_ptq(folder: Path | None = None) -> pd.DataFrame:
 
 
 def _read(name: str, folder: Path | None) -> pd.DataFrame:
-    path = (folder or project_root() / "data" / "paper") / name
+    path = (folder or published_folder()) / name
     try:
         rows = pd.read_csv(path, keep_default_na=False, dtype={"value": str})
     except (OSError, pd.errors.ParserError) as error:
