@@ -74,6 +74,24 @@ def test_both_precisions_have_the_same_environment_and_decisions(part):
     assert speedups(found).iloc[0]["training"] == pytest.approx(0.028 / 0.0155)
 
 
+def test_ppo_decides_in_the_precision_that_it_trains_in():
+    found = records({"A": 2.0}, jitter=0.0).assign(algo="ppo", act_cpu_s=[0.004, 0.002])
+    row = speedups(found).iloc[0]
+    assert row["training"] == pytest.approx((0.001 + 0.004 + 0.025) / (0.001 + 0.002 + 0.0125))
+    dqn = speedups(found.assign(algo="dqn")).iloc[0]
+    assert dqn["training"] == pytest.approx((0.004 + 0.025) / (0.004 + 0.0125))
+
+
+def test_the_figure_is_of_one_algorithm():
+    """Sizes are alike of the smallest policy with DQN and with PPO."""
+    found = records({"A": 2.0, "B": 3.0})
+    ppo = records({"A": 1.5}).assign(algo="ppo", policy="A-ppo")
+    _, points = speedup_by_size(pd.concat([found, ppo], ignore_index=True))
+    assert list(points["policy"]) == ["A", "B"]
+    with pytest.raises(NothingToDrawError):
+        speedup_by_size(ppo)
+
+
 def test_a_table_of_several_devices_names_them_and_numbers_no_rows():
     cpu = records({"A": 2.0, "B": 2.0}).assign(**{"provenance.cpu": "a processor"})
     gpu = records({"A": 2.0, "B": 2.0}, device="cuda")

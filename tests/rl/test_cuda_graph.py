@@ -20,6 +20,7 @@ from quarl_nb.actorq.settings import Settings
 from quarl_nb.rl import cuda_graph
 from quarl_nb.rl.cuda_graph import GraphedUpdate, can_be_graphed, graphed_updates
 from quarl_nb.studies import mixed_precision
+from quarl_nb.studies.update_times import fill_buffer
 
 BATCH, N = 16, 64
 
@@ -170,7 +171,7 @@ def test_a_graph_leaves_no_trace_on_the_algorithm():
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
 def test_learn_replays_graphs_for_a_while(precision, monkeypatch):
     """As half-precision training on Pong does, a loss scaler's counts and scales included."""
-    monkeypatch.setattr(mixed_precision, "POLICIES", {"A": ((2, 2, 2), 4)})
+    monkeypatch.setattr(mixed_precision, "POLICIES", {"A": mixed_precision.Sized((2, 2, 2), 4)})
     monkeypatch.setattr(mixed_precision, "BUFFER_SIZE", 50)
     replaying = partial(GraphedUpdate, capture=recorded)
     found = []
@@ -179,8 +180,8 @@ def test_learn_replays_graphs_for_a_while(precision, monkeypatch):
         monkeypatch.setattr(cuda_graph, "GraphedUpdate", replaying if graphed else None)
         recipe = mixed_precision.sized_recipe("A", precision)
         cell = {"precision": precision, "device": "cpu", "seed": 0}
-        model = mixed_precision.make_dqn(recipe, cell)
-        mixed_precision.fill_buffer(model, 40)
+        model = mixed_precision.make_sized(recipe, cell)
+        fill_buffer(model, 40)
         model.learning_starts = 0
         before = {*vars(model)}
         with graphed_updates(model):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import count
+
 import numpy as np
 import pytest
 import torch
@@ -12,21 +14,23 @@ from quarl_nb.paths import project_root
 from quarl_nb.rl.policies import load_policy
 from quarl_nb.runner import plan
 from quarl_nb.store import to_json
-from quarl_nb.studies import mixed_precision
+from quarl_nb.studies import mixed_precision, update_times
 from quarl_nb.studies.mixed_precision import (
     MIXED_PRECISION,
     POLICIES,
-    fill_buffer,
-    make_dqn,
+    Sized,
+    make_sized,
     sized_recipe,
 )
+from quarl_nb.studies.update_times import fill_buffer, step_times
 
 SMOKE = MIXED_PRECISION.profiles["smoke"]
 
 
 @pytest.fixture
 def small(monkeypatch):
-    monkeypatch.setattr(mixed_precision, "POLICIES", {"A": ((4, 4, 4), 8)})
+    monkeypatch.setattr(mixed_precision, "POLICIES", {
+        "A": Sized((4, 4, 4), 8), "zoo-ppo": Sized((4, 4, 4), 8, "ppo")})  # fmt: skip
     monkeypatch.setattr(mixed_precision, "BUFFER_SIZE", 200)
 
 
@@ -61,7 +65,7 @@ def test_a_gpus_fp32_is_fp32(small, monkeypatch):
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
 def test_parameters_and_optimizer_state_stay_fp32(small, precision):
-    model = make_dqn(sized_recipe("A", precision), cell(precision))
+    model = make_sized(sized_recipe("A", precision), cell(precision))
     model.set_logger(Logger(folder=None, output_formats=[]))
     fill_buffer(model, 40)
     assert model.replay_buffer.size() == 40
@@ -79,7 +83,7 @@ def test_precisions_differ_by_rounding_only(small):
     """The same seed: an update in half precision is that in fp32, nearly."""
     updates = {}
     for precision in ("fp32", "bf16", "fp16"):
-        model = make_dqn(sized_recipe("A", precision), cell(precision))
+        model = make_sized(sized_recipe("A", precision), cell(precision))
         model.set_logger(Logger(folder=None, output_formats=[]))
         fill_buffer(model, 40)
         torch.manual_seed(0)
@@ -101,8 +105,47 @@ def test_the_full_profile_trains_too(small):
     assert found.arrays["eval_returns"].shape == (1, 1)
 
 
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_ppo_is_timed_in_iterations_of_its_own(small, precision):
+    where = cell(precision) | {"policy": "zoo-ppo", "algo": "ppo"}
+    budget = {"repeats": 2, "stored": 20, "run_steps": 1, "timesteps": 1024, "evaluations": 1,
+              "eval_episodes": 1, "episodes": 1, "first_seed": 5}  # fmt: skip
+    measured = MIXED_PRECISION.measure(where, budget).measured
+    assert measured["train_freq"] == 8 * 128 and measured["batch_size"] == 256
+    assert len(measured["update_s"]) == len(measured["update_cpu_s"]) == 2
+    assert measured["filters"] == (4, 4, 4)
+    # Actor and critic share the features; their heads have 6 outputs and 1.
+    convolutions = (4 * 64 * 4 + 4) + (4 * 16 * 4 + 4) + (4 * 9 * 4 + 4)
+    assert measured["parameters"] == convolutions + (4 * 49 * 8 + 8) + (8 * 6 + 6) + (8 + 1)
+    assert min(measured["update_s"]) > 0 and measured["act_s"] > 0 and measured["steps_per_s"] > 0
+    assert len(measured["returns"]) == 1 and measured["timesteps"] == 1024
+    assert to_json(measured)
+
+
+def test_a_rollout_is_its_environment_steps_and_decisions(small, monkeypatch):
+    """By a clock that goes on by one whenever it is looked at."""
+    ticks = count()
+    monkeypatch.setattr(update_times, "_clock", lambda: (float(now := next(ticks)), 10.0 * now))
+    recipe = sized_recipe("zoo-ppo", "fp32")
+    model = make_sized(recipe, cell("fp32") | {"policy": "zoo-ppo"})
+    measured = step_times(model, recipe, {"repeats": 2, "stored": 20})
+    assert measured["update_s"] == [1, 1] and measured["update_cpu_s"] == [10, 10]
+    assert measured["env_step_s"] == 1 / 8 and measured["env_step_cpu_s"] == 10 / 8
+    assert measured["act_s"] == 1 / 1024 - 1 / 8
+    assert model.num_timesteps == 3 * 1024
+
+
+def test_ppo_is_not_trained_on_a_gpu(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    found = MIXED_PRECISION.cells(MIXED_PRECISION.profiles["full"])
+    trained = [(cell["policy"], cell["device"], cell["precision"], cell["seed"])
+               for cell, budget in found if "timesteps" in budget]  # fmt: skip
+    assert trained == [("zoo-ppo", "cpu", precision, seed)
+                       for precision in ("fp32", "bf16") for seed in range(3)]
+
+
 def test_cells_have_the_precisions_that_a_device_computes_in(monkeypatch):
-    parameters = MIXED_PRECISION.profiles["full"] | {"policies": ["zoo", "A"]}
+    parameters = MIXED_PRECISION.profiles["full"] | {"policies": ["zoo", "A"], "converge": ["zoo"]}
     for cuda, expected in (
         (False, ["cpu fp32", "cpu bf16"]),
         (True, ["cpu fp32", "cpu bf16", "cuda fp32", "cuda bf16", "cuda fp16"]),
@@ -124,10 +167,10 @@ def test_a_gpu_that_is_not_there_is_told(monkeypatch):
 
 
 def test_policies_grow_as_the_paper_says():
-    assert [filters[0] for filters, _ in POLICIES.values()] == [32, 128, 512, 1024]
-    assert POLICIES["C"][1] == 2048
+    assert [size.filters[0] for size in POLICIES.values()] == [32, 128, 512, 1024, 32]
+    assert POLICIES["C"].units == 2048
     nature = load_policy(project_root() / "data" / "policies" / "dqn-PongNoFrameskip-v4")
-    model = make_dqn(sized_recipe("zoo", "fp32"), cell("fp32") | {"policy": "zoo"})
+    model = make_sized(sized_recipe("zoo", "fp32"), cell("fp32") | {"policy": "zoo"})
     shapes = [p.shape for p in model.q_net.parameters()]
     assert shapes == [p.shape for p in nature.parameters()]
     model.env.close()

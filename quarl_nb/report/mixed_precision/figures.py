@@ -23,8 +23,8 @@ _PARTS = {"learner": "update", "training": "training step"}
 
 
 def speedup_by_size(records: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
-    """Speed-up over float32 against the policy's size: the update alone, and a training step."""
-    table = speedups(records)
+    """DQN's speed-up over float32 against the policy's size: an update, and a training step."""
+    table = speedups(records[records["algo"] == "dqn"] if len(records) else records)
     if table.empty:
         raise NothingToDrawError("no policy has records in float32 and in half precision")
     with mpl.rc_context(STYLE):

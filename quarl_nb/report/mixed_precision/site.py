@@ -19,9 +19,10 @@ def tables_of(frames: Mapping[str, pd.DataFrame]) -> dict[str, Table]:
     timed = frames["mixed_precision"]
     tidy, shown = speedup_tables(timed)
     caption = (
-        "Half-precision training of DQN on Pong: how many times faster than in fp32 an update of "
-        "the learner and a whole training step are; of a short run, its time and its energy (the "
-        "method that found it stands beside). 95 % intervals are over updates within one process."
+        "Half-precision training of DQN on Pong (of zoo-ppo: PPO): how many times faster than in "
+        "fp32 an update of the learner and a whole training step are; of a short run, its time and "
+        "its energy (the method that found it stands beside). 95 % intervals are over updates "
+        "within one process."
     )
     return {"mixed_precision": Table(timed, tidy, shown, caption)} if len(tidy) else {}
 

@@ -23,8 +23,9 @@ def speedups(records: pd.DataFrame) -> pd.DataFrame:
 
     Times are CPU seconds of the one thread that computes, so that what else runs on the machine
     counts little; with a GPU, wall seconds. A training step is one environment step, one decision,
-    and its share of an update. Environment steps have no precision, nor have decisions, which are
-    made in float32 always (see `FastNatureCNN`): both sides have their means.
+    and its share of an update. Environment steps have no precision, nor have DQN's decisions, which
+    are made in float32 always (see `FastNatureCNN`): both sides have their means. PPO decides for
+    several environments at once, in the precision that it trains in.
 
     Args:
         records: `ResultStore.frame("mixed_precision")`.
@@ -76,10 +77,12 @@ def _machine(record: pd.Series) -> str:
 
 def _row(base: pd.Series, half: pd.Series, name: str, alpha: float) -> dict[str, object]:
     fp32, ours = (np.asarray(_time(row, "update"), float) for row in (base, half))
-    rest = sum(np.mean([_time(row, part) for row in (base, half)]) for part in ("env_step", "act"))
+    env_step, act = (np.array([_time(row, part) for row in (base, half)])
+                     for part in ("env_step", "act"))  # fmt: skip
+    rest = env_step.mean() + (act.mean() if half["algo"] == "dqn" else act) * np.ones(2)
     every, half_every = (int(row["train_freq"]) for row in (base, half))  # steps an update
     # Both of the same draws: all that a step takes besides is a number.
-    steps = rest + fp32 / every, rest + ours / half_every
+    steps = rest[0] + fp32 / every, rest[1] + ours / half_every
     learner, training, together = (
         median_ratio(x, y, named_generator(name), alpha=level)
         for (x, y), level in (((fp32, ours), ALPHA), (steps, ALPHA), (steps, alpha)))  # fmt: skip
