@@ -54,10 +54,10 @@ class Sized:
 
 
 # The paper's zoo is "3 Layer Conv (128) + 128 FC": 128 filters each is policy A, 128 units alone
-# are those of data/policies. As the preprint's they are DQN's; one is PPO's, since trainings compare
-# once they have learned. In Table 5's million steps DQN has hardly begun (-16.8 and -1.0 in two
-# trainings); PPO's of data/policies was at 20 after 1.4 of 3 million. In half as many, over which
-# its rates fall, it does not get there (-15.2 and -20.5).
+# are those of data/policies. As the preprint's they are DQN's; one is PPO's, since trainings can be
+# compared once they have learned. In Table 5's million steps DQN has hardly begun (-16.8 and -1.0
+# in two trainings); PPO's of data/policies was at 20 after 1.4 of 3 million. In half as many, over
+# which its rates fall, it does not get there (-15.2 and -20.5).
 POLICIES = {
     "zoo": Sized(NATURE_FILTERS, 128), "A": Sized((128, 128, 128), 128),
     "B": Sized((512, 512, 512), 512), "C": Sized((1024, 1024, 1024), 2048),

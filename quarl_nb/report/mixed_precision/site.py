@@ -35,7 +35,8 @@ def drawings_of(frames: Mapping[str, pd.DataFrame]) -> dict[str, Drawing]:
     """
     timed, learning = frames["mixed_precision"], frames["learning"]
     trained = timed[timed["key"].isin(set(learning["key"]))] if len(learning) else timed.iloc[:0]
+    of_dqn = timed[timed["algo"] == "dqn"] if len(timed) else timed
     return {
-        "mixed_precision_speedup": Drawing(timed, lambda: speedup_by_size(timed)),
+        "mixed_precision_speedup": Drawing(of_dqn, lambda: speedup_by_size(timed)),
         "mixed_precision_learning": Drawing(trained, lambda: learning_figure(learning)),
     }
