@@ -22,9 +22,14 @@ from quarl_nb.report.style import (
 _PARTS = {"learner": "update", "training": "training step"}
 
 
+def of_dqn(records: pd.DataFrame) -> pd.DataFrame:
+    """The records of DQN, which alone has policies of several sizes."""
+    return records[records["algo"] == "dqn"] if len(records) else records
+
+
 def speedup_by_size(records: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
     """DQN's speed-up over float32 against the policy's size: an update, and a training step."""
-    table = speedups(records[records["algo"] == "dqn"] if len(records) else records)
+    table = speedups(of_dqn(records))
     if table.empty:
         raise NothingToDrawError("no policy has records in float32 and in half precision")
     with mpl.rc_context(STYLE):

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pandas as pd
 
 from quarl_nb.report.artefacts import Drawing, Table
-from quarl_nb.report.mixed_precision.figures import speedup_by_size
+from quarl_nb.report.mixed_precision.figures import of_dqn, speedup_by_size
 from quarl_nb.report.mixed_precision.learning import learning_figure
 from quarl_nb.report.mixed_precision.speedups import speedup_tables
 
@@ -35,8 +35,7 @@ def drawings_of(frames: Mapping[str, pd.DataFrame]) -> dict[str, Drawing]:
     """
     timed, learning = frames["mixed_precision"], frames["learning"]
     trained = timed[timed["key"].isin(set(learning["key"]))] if len(learning) else timed.iloc[:0]
-    of_dqn = timed[timed["algo"] == "dqn"] if len(timed) else timed
     return {
-        "mixed_precision_speedup": Drawing(of_dqn, lambda: speedup_by_size(timed)),
+        "mixed_precision_speedup": Drawing(of_dqn(timed), lambda: speedup_by_size(timed)),
         "mixed_precision_learning": Drawing(trained, lambda: learning_figure(learning)),
     }
