@@ -9,6 +9,7 @@ from typing import Any
 
 import cloudpickle
 import gymnasium as gym
+import torch
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 
 from quarl_nb.actorq.environments import env_factory, random_observations
@@ -148,6 +149,7 @@ class ActorQ:
         learner, progress = self._begin(total_steps)
         run = Run(learner, total_steps, self.saving, progress, progress_bar, on_message)
         self.result, stopped = run.result, "failed"
+        gradients = torch.is_grad_enabled()
         try:
             with denormals_as_zero():
                 if run.finished:
@@ -163,6 +165,7 @@ class ActorQ:
             stopped = str(error)
             raise
         finally:
+            torch.set_grad_enabled(gradients)  # Ctrl-C at the brink of a `no_grad` leaves them off
             self._runs += run.result.steps > 0
             _close(run, stopped)
         return self.result
@@ -184,7 +187,7 @@ class ActorQ:
             self.algorithm.learning_starts = learning_starts  # which resuming may have put off
             raise
         if progress.timesteps < total_steps <= self.algorithm.learning_starts:
-            logger.warning("nothing will be learned: learning starts after %d steps, of %d",
+            logger.warning("learning starts only after %d steps, of %d",
                            self.algorithm.learning_starts, total_steps)  # fmt: skip
         return learner, progress
 

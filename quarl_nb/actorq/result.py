@@ -69,8 +69,8 @@ class Result:
             last that it took in.
         pulls, pulled_bytes: by all actors. published, payload_bytes: by the quantizer.
         restarts: actors (and quantizers) that died and were started again.
-        resumed_at: steps of the parts before a resumed run's last; `steps`, `updates` and `wall_s`
-            are of the whole run, everything else is of this part.
+        resumed_at, resumed_updates: steps and updates of the parts before a resumed run's last;
+            `steps`, `updates` and `wall_s` are of the whole run, everything else is of this part.
         stopped: "done", "interrupted", or the error that ended the run.
     """
 
@@ -89,6 +89,7 @@ class Result:
     payload_bytes: int = 0
     restarts: int = 0
     resumed_at: int = 0
+    resumed_updates: int = 0
     stopped: str = ""
 
     def add(self, transitions: Transitions, age: int, wall_s: float) -> None:
@@ -105,6 +106,11 @@ class Result:
             self.episodes.append(
                 Episode(self.steps, wall_s, transitions.actor, episode_return, length)
             )
+
+    @property
+    def went_on(self) -> bool:
+        """Whether this part of the run made any step or update."""
+        return self.steps > self.resumed_at or self.updates > self.resumed_updates
 
     def recent_return(self, window: int = 10) -> float:
         """Mean training return of the last `window` episodes; NaN before the first."""

@@ -46,9 +46,8 @@ class Run:
         self.learner, self.total_steps, self.saving = learner, total_steps, saving
         self.result = Result(
             learner.steps, learner.updates, progress.wall_s, resumed_at=learner.steps,
-            learner_s=learner.seconds,
+            resumed_updates=learner.updates, learner_s=learner.seconds,
         )
-        self._updates_before = learner.updates
         self.on_message = on_message
         self._wall_before_s = progress.wall_s
         # One that is resumed has its first already.
@@ -161,7 +160,7 @@ class Run:
         self._bar.update(steps)
         self._bar.set_postfix_str(
             f"return {result.recent_return():.1f}, "
-            f"{(result.updates - self._updates_before) / wall_s:.1f} updates/s, "
+            f"{(result.updates - result.resumed_updates) / wall_s:.1f} updates/s, "
             f"policy age {result.ages[-1]} updates, {result.pulled_bytes / 1e6:.0f} MB pulled",
             refresh=False,
         )

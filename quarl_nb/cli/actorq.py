@@ -116,22 +116,33 @@ def _learn(
             actorq.learn(options.steps)
     except QuarlError:
         # What was done until then is kept; the error itself is the last line, Ctrl-C or not.
-        if actorq.result.steps > actorq.result.resumed_at:
+        if actorq.result.went_on:
             # Of a GPU that failed every tensor raises a RuntimeError.
             with suppress(KeyboardInterrupt, RuntimeError), holding_interrupts():
                 _keep(actorq, meter, origin, options, failed=True)
         raise
     result = actorq.result
     with holding_interrupts():  # else Ctrl-C would lose what is yet to be saved
-        if result.steps > result.resumed_at:
+        if result.went_on:
             _keep(actorq, meter, origin, options)
         elif result.stopped == "interrupted":
             print("interrupted before the first step: nothing to save")
         else:
             print(f"nothing was left to do: {result.steps:,} steps were made before")
-            if options.to and not (options.to / "policy.json").exists():
+            if options.to and not _lies_in(options.to, learner):
                 print(*_save_policy(learner, result, options), sep="\n")
     return INTERRUPTED if result.stopped == "interrupted" else 0
+
+
+def _lies_in(folder: Path, learner: OffPolicyAlgorithm) -> bool:
+    """Whether the policy in `folder` is the learner's."""
+    from quarl_nb.rl.policies import digest_of, load_digest
+    from quarl_nb.rl.sb3 import policy_from_model
+
+    try:
+        return load_digest(folder) == digest_of(policy_from_model(learner))
+    except QuarlError:  # none that can be read
+        return False
 
 
 def _keep(
@@ -213,6 +224,8 @@ def _save_policy(
         return []
     net = policy_from_model(learner, env_id=options.env)
     trained = {"trained_with": "quarl-nb actorq", "timesteps": result.steps}
+    if result.resumed_at:  # the steps before may have been made by other settings
+        trained["resumed_at"] = result.resumed_at
     if result.steps > result.resumed_at:  # else by settings that nobody knows
         trained |= {name: getattr(options, name) for name in SETTINGS}
     return [f"policy: {save_policy(net, options.to, trained)}"]

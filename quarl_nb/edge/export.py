@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
 import json
 import os
@@ -23,7 +22,7 @@ from quarl_nb.inference.export import obs_dtype
 from quarl_nb.inference.graph import Graph
 from quarl_nb.inference.integer import BlockGraph, StaticGraph
 from quarl_nb.quant import Precision, parse_precision, quantize_module, weight_bytes
-from quarl_nb.rl.policies import PolicyNet, tensors_of
+from quarl_nb.rl.policies import PolicyNet, digest_of
 from quarl_nb.writing import write_together
 
 FORMAT_VERSION = 1
@@ -88,8 +87,7 @@ def export_policy(
     model = self_contained(graph.model(obs.dtype.name), graph.tensors)
     description = {
         "format_version": FORMAT_VERSION, "policy": name,
-        # As `save_policy` writes it: several policies may have one name.
-        "tensors_sha256": hashlib.sha256(tensors_of(net)).hexdigest(),
+        "tensors_sha256": digest_of(net),  # several policies may have one name
         "precision": precision, "ranges": ranges,
         "algo": net.spec.algo, "env_id": env_id or net.spec.env_id, "network": source.widths,
         "head": head_of(net), "obs_dtype": obs.dtype.name, "observations": len(obs), **tolerances,

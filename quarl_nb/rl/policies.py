@@ -41,11 +41,11 @@ def save_policy(
     """
     folder = Path(folder)
     check_finite(net.state_dict())
-    payload = tensors_of(net)
+    payload = _payload_of(net)
     spec = replace(net.spec, provenance={**net.spec.provenance, **(provenance or {})})
     description = {
         "format_version": FORMAT_VERSION,
-        "tensors_sha256": hashlib.sha256(payload).hexdigest(),
+        "tensors_sha256": _sha256(payload),
         "spec": spec.to_json(),
     }
     try:
@@ -57,12 +57,6 @@ def save_policy(
     stale = [folder / DESCRIPTION, *(path for path in _tensors_in(folder) if path not in contents)]
     write_together(contents | {folder / DESCRIPTION: text.encode()}, stale)
     return folder
-
-
-def tensors_of(net: PolicyNet) -> bytes:
-    """What policy.safetensors holds."""
-    tensors = {name: t.detach().cpu().contiguous() for name, t in net.state_dict().items()}
-    return save_safetensors(tensors)
 
 
 def load_policy(
@@ -120,13 +114,18 @@ def load_digest(folder: Path) -> str:
     return _read_description(folder)[1]
 
 
+def digest_of(net: PolicyNet) -> str:
+    """SHA-256 of the weights, as `load_digest` tells it once they are saved."""
+    return _sha256(_payload_of(net))
+
+
 def _load_folder(folder: Path) -> PolicyNet:
     spec, sha256 = _read_description(folder)
     try:
         payload = _read_tensors(folder)
     except OSError as error:
         raise _missing(folder, error) from error
-    if hashlib.sha256(payload).hexdigest() != sha256:
+    if _sha256(payload) != sha256:
         raise QuarlError(
             f"{TENSORS} of '{folder}' is truncated or was changed: its SHA-256 differs"
         )
@@ -155,9 +154,19 @@ def _read_description(folder: Path) -> tuple[PolicySpec, str]:
         raise QuarlError(f"policy '{folder}': {error}") from error
 
 
+def _sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
 def _missing(folder: Path, error: OSError) -> QuarlError:
     name = Path(error.filename or folder).name
     return QuarlError(f"no policy in '{folder}': cannot read {name}")
+
+
+def _payload_of(net: PolicyNet) -> bytes:
+    """What policy.safetensors holds."""
+    tensors = {name: t.detach().cpu().contiguous() for name, t in net.state_dict().items()}
+    return save_safetensors(tensors)
 
 
 def _cut(payload: bytes) -> dict[str, bytes]:

@@ -319,14 +319,25 @@ def test_a_finished_run_starts_nothing_and_makes_the_updates_it_still_owes(
     def again():
         result = run(small_dqn(), 420, saving=saving)
         assert (result.steps, result.stopped, result.published) == (420, "done", 0)
-        return result.updates
+        assert result.went_on == (result.updates > result.resumed_updates)
+        return result.updates, result.went_on
 
-    assert again() == updates
+    assert again() == (updates, False)
     model = small_dqn()
     progress = load_checkpoint(saving.checkpoint, model)
     # As one that was killed between its last message and its last ten updates, of 8 samples each.
     save_checkpoint(saving.checkpoint, model, replace(progress, ahead=-80))
-    assert again() == updates + 10 == again()
+    assert (again(), again()) == ((updates + 10, True), (updates + 10, False))
+
+
+def test_ctrl_c_at_the_brink_of_no_grad_leaves_gradients_on(small_dqn):
+    def interrupted(result):
+        torch.set_grad_enabled(False)  # `no_grad` is entered by this, and its exit not reached
+        raise KeyboardInterrupt
+
+    actorq = ActorQ(small_dqn(), engine="serial", n_actors=1)
+    assert actorq.learn(200, on_message=interrupted).stopped == "interrupted"
+    assert torch.is_grad_enabled() and actorq.learn(200).updates > 0
 
 
 def test_a_run_ends_within_a_message_and_no_schedule_goes_below_zero(small_dqn):
@@ -528,10 +539,10 @@ def test_wrong_settings_are_one_clear_line(small_dqn, options, message):
 
 def test_a_run_too_short_to_learn_anything_is_told(small_dqn, caplog):
     assert run(small_dqn(learning_starts=500), 100).updates == 0
-    assert "nothing will be learned: learning starts after 500 steps, of 100" in caplog.text
+    assert "learning starts only after 500 steps, of 100" in caplog.text
     caplog.clear()
     assert run(small_dqn(), 100).updates > 0
-    assert "learned" not in caplog.text
+    assert "learning starts" not in caplog.text
 
 
 @pytest.mark.parametrize("batch_size", [0, 2.5])

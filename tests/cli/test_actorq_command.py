@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+from dataclasses import replace
 from functools import partial
 
 import gymnasium as gym
@@ -18,10 +19,11 @@ import pytest
 
 from quarl_nb.actorq import ActorQ
 from quarl_nb.actorq.actorq import ENGINES
+from quarl_nb.actorq.algorithms import make_algorithm
 from quarl_nb.cli import build_parser, main
 from quarl_nb.errors import QuarlError
-from quarl_nb.rl.checkpoint import read_progress
-from quarl_nb.rl.policies import load_policy
+from quarl_nb.rl.checkpoint import load_checkpoint, read_progress, save_checkpoint
+from quarl_nb.rl.policies import load_digest, load_policy
 from quarl_nb.studies.tasks import get_task
 
 TINY = ["--algo", "dqn", "--width", "8", "--n-actors", "1"]
@@ -198,6 +200,39 @@ def test_a_finished_run_leaves_its_policy_as_it_was_trained(tmp_path, capsys):
     assert main([*command, str(tmp_path / "copy"), "--precision", "fp32"]) == 0
     copy = (tmp_path / "copy" / "policy.json").read_text()
     assert "fp32" not in copy and '"precision"' not in copy
+
+
+def test_a_finished_run_replaces_the_policy_of_an_earlier_part(tmp_path, capsys):
+    old, new = tmp_path / "old", tmp_path / "new"
+    command = [*SERIAL, "--env", "CartPole-v1", "--checkpoint", str(tmp_path / "run.pt")]
+    assert main([*command, "--steps", "1300", "--to", str(old)]) == 0
+    assert main([*command, "--steps", "1600", "--to", str(new)]) == 0
+    trained = json.loads((new / "policy.json").read_text())["spec"]["provenance"]
+    assert (trained["timesteps"], trained["resumed_at"]) == (1600, 1300)
+    assert load_digest(old) != load_digest(new)
+    capsys.readouterr()
+    assert main([*command, "--steps", "1600", "--to", str(old)]) == 0
+    told = f"nothing was left to do: 1,600 steps were made before\npolicy: {old}\n"
+    assert capsys.readouterr().out == told
+    assert load_digest(old) == load_digest(new)
+
+
+def test_updates_that_a_finished_run_still_owed_are_in_its_policy(tmp_path, capsys):
+    folder, checkpoint = tmp_path / "policy", tmp_path / "run.pt"
+    # No task of the studies, whose learning rates have fallen to 0 by the end.
+    command = [*SERIAL, "--env", "MountainCar-v0", "--steps", "1100",
+               "--checkpoint", str(checkpoint), "--to", str(folder)]  # fmt: skip
+    assert main(command) == 0
+    before, learner = load_digest(folder), make_algorithm("dqn", "MountainCar-v0", 8)
+    # As one that was killed before its last updates.
+    progress = replace(load_checkpoint(checkpoint, learner), ahead=-10.0 * learner.batch_size)
+    save_checkpoint(checkpoint, learner, progress)
+    capsys.readouterr()
+    assert main(command) == 0
+    updates = read_progress(checkpoint).updates
+    assert capsys.readouterr().out.startswith(f"1,100 steps and {updates} updates in ")
+    assert updates > progress.updates
+    assert load_digest(folder) != before
 
 
 def test_a_checkpoint_that_is_a_folder_or_of_another_network_is_one_line(tmp_path, capsys):
