@@ -58,8 +58,8 @@ def relative_loss(reference: Floats, treatment: Floats, weights: Floats) -> Loss
     """The loss of `treatment` against `reference`, shape [episodes] each, over common seeds.
 
     The reference's mean is redrawn with the differences, so a reference near zero widens the
-    interval instead of inventing precision. The p-values are `sign_flip_p` of the differences less
-    the margin.
+    interval instead of inventing precision; where it is 0 in as many redraws as lie beyond an end,
+    there is none (NaN). The p-values are `sign_flip_p` of the differences less the margin.
 
     Args:
         weights: `bootstrap_weights` of the episodes.
@@ -72,15 +72,22 @@ def relative_loss(reference: Floats, treatment: Floats, weights: Floats) -> Loss
     if x.mean() == 0:
         raise QuarlError("relative loss is undefined: the mean fp32 return is 0")
     lost, room = x - y, MARGIN * np.sign(x.mean()) * x
-    base = weights @ x
-    base[base == 0] = np.finfo(float).tiny
-    draws, value = (weights @ lost) / np.abs(base), float(lost.mean() / abs(x.mean()))
+    value, drawn, base = lost.mean() / abs(x.mean()), weights @ lost, np.abs(weights @ x)
     return Loss(
-        percentile_interval(value, draws, expanded(len(x))),
-        percentile_interval(value, draws, expanded(len(x), 1 - 2 * ALPHA)),
+        _redrawn_ratio(value, drawn, base, expanded(len(x))),
+        _redrawn_ratio(value, drawn, base, expanded(len(x), 1 - 2 * ALPHA)),
         p_no_loss=sign_flip_p(room - lost), p_loss=sign_flip_p(lost - room),
         p_no_gain=sign_flip_p(room + lost),
     )  # fmt: skip
+
+
+def _redrawn_ratio(value: float, over: Floats, under: Floats, confidence: float) -> Interval:
+    """`percentile_interval` of the redraws `over` / `under` (shape [resamples]), or none."""
+    nothing = under == 0
+    if nothing.sum() > (len(under) - 1) * (1 - confidence) / 2:
+        return Interval(float(value), np.nan, np.nan)
+    draws = np.divide(over, under, out=np.copysign(np.inf, over), where=~nothing)
+    return percentile_interval(value, draws, confidence)
 
 
 @dataclass(frozen=True)
@@ -118,7 +125,7 @@ def best_of_many(reference: Floats, treatments: Floats, signs: Floats) -> BestOf
     Args:
         reference: returns, shape [episodes].
         treatments: returns over the same episodes, shape [treatments, episodes].
-        signs: `sign_vectors` of the episodes.
+        signs: `fixed_signs` or `sign_vectors` of the episodes.
     """
     gains = np.asarray(treatments, float) - np.asarray(reference, float)
     t = _flipped(gains, signs)

@@ -51,7 +51,7 @@ class Interval:
 
     def text(self, form: str) -> str:
         """Its numbers formatted by `form`, as "1.3 [1.1, 1.4]"; the estimate alone without ends."""
-        if math.isnan(self.low):
+        if math.isnan(self.low) or math.isnan(self.high):
             return f"{self.value:{form}}"
         return f"{self.value:{form}} [{self.low:{form}}, {self.high:{form}}]"
 

@@ -12,7 +12,7 @@ import pandas as pd
 from quarl_nb.errors import QuarlError
 from quarl_nb.paths import read_object, untrained_file
 from quarl_nb.report.findings import Finding, keys_of
-from quarl_nb.report.policy_records import REFERENCE, finite_returns, returns_of
+from quarl_nb.report.policy_records import REFERENCE, finite_returns, ptq_records, returns_of
 from quarl_nb.report.pvalues import permutation_p
 from quarl_nb.report.stats import ALPHA, Floats
 
@@ -92,6 +92,11 @@ def _better(returns: bytes, untrained: tuple[bytes, ...]) -> bool:
     generator = np.random.default_rng(0)  # what one policy gives does not depend on the others
     own, others = np.frombuffer(returns), map(np.frombuffer, untrained)
     return all(permutation_p(own, other, generator) <= ALPHA for other in others)
+
+
+def leave_out_unlearned(table: pd.DataFrame, records: pd.DataFrame) -> tuple[pd.DataFrame, str]:
+    """`leave_out` of those in `table`, of PTQ, that never learned in fp32."""
+    return leave_out(table, fp32_never_learned(ptq_records(records)))
 
 
 def leave_out(table: pd.DataFrame, policies: set[str]) -> tuple[pd.DataFrame, str]:

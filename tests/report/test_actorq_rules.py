@@ -285,14 +285,16 @@ def test_rare_pulls() -> None:
     assert rare_pulls_harm(gpus) == found  # steps and updates tell the same on any
     assert rare_pulls_harm(both[both["seed"] < 4]).verdict == "inconclusive"
     even = pd.concat([at(30, "Walker Stand", good), at(1000, "Walker Stand", good)])
-    assert rare_pulls_harm(even).verdict == "not reproduced"
+    assert rare_pulls_harm(even).verdict == "inconclusive"  # they may harm elsewhere
     crowded = both.assign(n_actors=8, key=both["key"] + " of 8")  # loses, but not as in the paper
-    for rule in (rare_pulls_harm,
-                 lambda runs: rare_pulls_slower(runs, [30, 1000], ["dm:walker-stand"])):
-        assert rule(pd.concat([even, crowded])) == rule(even)
-    # Elsewhere, too, pulls that harm show that they may; those that do not show nothing.
-    assert rare_pulls_harm(crowded).verdict == "reproduced"
-    assert rare_pulls_harm(even.assign(n_actors=8)).verdict == "inconclusive"
+    mixed = pd.concat([even, crowded])
+    assert rare_pulls_slower(mixed, [30, 1000], ["dm:walker-stand"]) == rare_pulls_slower(
+        even, [30, 1000], ["dm:walker-stand"])
+    # Whatever is measured besides, pulls that harm show that they may.
+    assert rare_pulls_harm(crowded).verdict == rare_pulls_harm(mixed).verdict == "reproduced"
+    assert "1 of 2 lose more" in rare_pulls_harm(mixed).measured
+    few = crowded[crowded["seed"] < 2].assign(n_actors=16)  # of too few runs to be told
+    assert rare_pulls_harm(pd.concat([mixed, few])) == rare_pulls_harm(mixed)
     assert rare_pulls_harm(at(30, "Walker Stand", good)).verdict == "not measured"
     stand = pd.concat([at(100, "Humanoid Stand", good), at(1000, "Humanoid Stand", late)])
     walk = pd.concat([at(100, "Humanoid Walk", good), at(1000, "Humanoid Walk", late)])

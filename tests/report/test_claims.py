@@ -176,6 +176,11 @@ def test_some_of_table_4_is_not_every_policy_in_it(records) -> None:
         assert "7 of 36 in Table 4" in rule(frame, ["affine8"], in_table4=True).measured
         assert rule(lost, ["affine8"], ["dqn"], in_table4=True).verdict == "not reproduced"
         assert rule(frame, ["affine8"], algos=["dqn"]).verdict == "reproduced"  # whatever is here
+        # Nor is one of them that never learned (with no better return than random actions).
+        with_idle = seven | {"dqn-Pong": ("dqn", "PongNoFrameskip-v4", -21.0)}
+        idle = records(lambda *_: 0.0, ("affine8",), with_idle)
+        found = rule(idle, ["affine8"], algos=["dqn"], in_table4=True)
+        assert found.verdict == "inconclusive" and "(a selection: 7 of 8" in found.measured
 
 
 def test_an_interval_beside_a_verdict_says_of_which_level_it_is(records) -> None:

@@ -226,6 +226,22 @@ def test_noise_alone_is_undecided() -> None:
     assert min(loss.p_no_loss, loss.p_loss) > 0.05
 
 
+@pytest.mark.parametrize("n, successes", [(30, 1), (30, 3), (100, 3)])
+def test_a_reference_that_hardly_ever_earns_has_a_loss_without_interval(n, successes) -> None:
+    weights = stats.bootstrap_weights(n, np.random.default_rng(0))
+    reference, treatment = np.zeros((2, n))
+    reference[:successes], treatment[-successes - 1 :] = 1, 1
+    for other in (treatment, reference - 1):
+        loss = compare.relative_loss(reference, other, weights)
+        assert loss.interval.value == pytest.approx(1 - other.mean() / reference.mean())
+        assert str(loss.interval) == f"{loss.interval.value:.4g}"
+        assert np.isnan([*vars(loss.interval).values()][1:]).all()
+    # Of more successes few redraws have none: they lie beyond the ends.
+    reference[: n // 5] = 1
+    ends = compare.relative_loss(reference, treatment, weights).interval
+    assert -10 < ends.low < ends.value < ends.high < 10
+
+
 def test_relative_loss_refuses_what_it_cannot_pair() -> None:
     weights = stats.bootstrap_weights(3, np.random.default_rng(0), 10)
     with pytest.raises(QuarlError, match="same episodes"):

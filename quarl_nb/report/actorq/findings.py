@@ -33,9 +33,14 @@ def preferred(rows: pd.DataFrame) -> pd.DataFrame:
     Args:
         rows: of settings, with `runs` and, where they are compared with others, `base_runs`.
     """
-    own, enough = papers_setting(rows), _fewest_runs(rows) >= MIN_RUNS
-    best = next((each for each in (own & enough, enough) if each.any()), slice(None))
-    return rows[best].reset_index(drop=True)
+    own = papers_setting(rows) & (_fewest_runs(rows) >= MIN_RUNS)
+    return rows[own].reset_index(drop=True) if own.any() else of_enough(rows)
+
+
+def of_enough(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows that are of enough runs to be told, if there are any, else all: see `preferred`."""
+    enough = _fewest_runs(rows) >= MIN_RUNS
+    return rows[enough if enough.any() else slice(None)].reset_index(drop=True)
 
 
 def _fewest_runs(rows: pd.DataFrame) -> pd.Series:

@@ -16,7 +16,7 @@ from quarl_nb.report.policy_records import of_who_played, ptq_records
 from quarl_nb.report.pvalues import at_least, holm
 from quarl_nb.report.stats import ALPHA, Interval
 from quarl_nb.report.texts import counted, percent_interval
-from quarl_nb.report.untrained import fp32_never_learned, leave_out, none_learned
+from quarl_nb.report.untrained import leave_out_unlearned, none_learned
 
 INTERVAL = f"{100 * (1 - 2 * ALPHA):.0f} % interval"  # its ends: bounds of one-sided tests
 MIN_POLICIES = 8  # that a rank correlation is told of
@@ -58,7 +58,7 @@ def hardness_differs(records: pd.DataFrame, precisions: Sequence[str]) -> Findin
     measured = losses_at(records, precisions)
     if measured.empty:
         return NOT_MEASURED
-    losses, left_out = leave_out(measured, fp32_never_learned(ptq_records(records)))
+    losses, left_out = leave_out_unlearned(measured, records)
     if losses.empty:
         return none_learned(measured)
     hard = holm(losses["p_loss"].tolist()) <= ALPHA
@@ -100,7 +100,7 @@ def wider_weights_lose_more(
     measured = losses_at(records, precisions)
     if measured.empty or width not in records:
         return NOT_MEASURED
-    losses, left_out = leave_out(measured, fp32_never_learned(ptq_records(records)))
+    losses, left_out = leave_out_unlearned(measured, records)
     layers = of_who_played(records[records[width].notna()], measured)
     layers = layers.drop_duplicates("policy").set_index("policy")
     widths = layers[width].map(max)
@@ -141,16 +141,15 @@ def _every_policy(
     p_good: str,
 ) -> Finding:
     measured = losses_at(records, precisions, algos)
-    selection = ""
+    cells = _cells_of_table4(algos)
     if in_table4 and len(measured):
-        cells = _cells_of_table4(algos)
         measured = measured.merge(cells)
-        selection = _selection(measured, cells)
     if measured.empty:
         return NOT_MEASURED
-    losses, left_out = leave_out(measured, fp32_never_learned(ptq_records(records)))
+    losses, left_out = leave_out_unlearned(measured, records)
     if losses.empty:
         return none_learned(measured)
+    selection = _selection(losses, cells) if in_table4 else ""
     by_policy = losses.groupby(["policy", "seed"], dropna=False)
     generous = by_policy["precision"].agg(lambda names: precisions[-1] in set(names))
     # The best width of a policy: Bonferroni for a good one; to fail, all widths must.

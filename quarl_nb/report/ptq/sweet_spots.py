@@ -20,7 +20,7 @@ from quarl_nb.report.policy_records import bits_of, ptq_records
 from quarl_nb.report.ptq.rules import INTERVAL
 from quarl_nb.report.pvalues import fixed_signs, holm
 from quarl_nb.report.stats import ALPHA, MARGIN, Floats, Interval
-from quarl_nb.report.untrained import fp32_never_learned, leave_out, none_learned
+from quarl_nb.report.untrained import leave_out_unlearned, none_learned
 
 MIN_WIDTHS = 3
 SWEEP = frozenset(range(2, 17))  # widths of a whole sweep: only of those is there none
@@ -165,7 +165,7 @@ def _of_learned(
                              "keys": [each.keys for each in widths], "widths": widths})
     if measured.empty:
         return NOT_MEASURED
-    learned, left_out = leave_out(measured, fp32_never_learned(ptq_records(records)))
+    learned, left_out = leave_out_unlearned(measured, records)
     if learned.empty:
         return none_learned(measured)
     found = rule(learned["widths"].tolist())
