@@ -52,6 +52,18 @@ def untrained_file() -> Path:
     return project_root() / "data" / "untrained_returns.json"
 
 
+def content_of(path: Path) -> bytes:
+    """What a file holds.
+
+    Raises:
+        QuarlError: it cannot be read.
+    """
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise QuarlError(f"cannot read '{path}': {error.strerror}") from error
+
+
 def read_object(path: Path) -> dict[str, Any]:
     """The object that a JSON file holds; empty without the file.
 

@@ -17,8 +17,9 @@ from quarl_nb.report.losses import paired_losses
 from quarl_nb.rl.envs import named_by_file
 from quarl_nb.rl.exploration import random_actions_of
 from quarl_nb.rl.fits import check_fits
-from quarl_nb.rl.policies import PolicyNet, load_policy
-from quarl_nb.studies.policies import Subject, TrainedPolicies
+from quarl_nb.rl.policies import load_policy
+from quarl_nb.rl.public_agents import public_agents
+from quarl_nb.studies.policies import PUBLIC, Subject, TrainedPolicies
 from quarl_nb.studies.ptq import FIRST_SEED, measure_policy
 
 logger = logging.getLogger(__name__)
@@ -63,10 +64,9 @@ def quantize_table(
         parse_precision(name, how)  # a wrong one is to be told before minutes of episodes
     check_counts(2, episodes=episodes)  # of one there is no interval
     check_episode_seeds(first_seed, episodes)
-    net, env_id = load_acting(source, env_id, vecnormalize, activation)
-    subject = Subject(Path(str(source)).stem, net.spec.algo, env_id, net)
+    subject = load_acting(source, env_id, vecnormalize, activation)
     budget = {"episodes": episodes, "first_seed": first_seed,
-              "random_actions": random_actions_of(net.spec.head, env_id)}  # fmt: skip
+              "random_actions": random_actions_of(subject.net.spec.head, subject.env_id)}
     records = _measure(subject, formats, budget)
     losses = paired_losses(records)
     return losses.merge(records[["precision", "ranges", "weight_bytes"]])[COLUMNS]
@@ -103,10 +103,11 @@ def load_acting(
     env_id: str | None = None,
     vecnormalize: str | Path | None = None,
     activation: str | None = None,
-) -> tuple[PolicyNet, str]:
+) -> Subject:
     """A policy, and the environment where it acts: `env_id`, by default what the policy says.
 
-    One of data/policies is trusted with naming a module's environment, as in the studies.
+    One of data/policies is trusted with naming a module's environment, as in the studies. A public
+    agent acts in its author's wrappers, unless `env_id` names another environment.
 
     Args:
         source, vecnormalize, activation: as `quantize_table` takes them.
@@ -116,9 +117,12 @@ def load_acting(
             environment is known, or only by its file, of a module whose code would run.
     """
     net = load_policy(source, env_id=env_id, vecnormalize=vecnormalize, activation=activation)
+    text, make = str(source), None
+    if env_id is None and text.startswith(PUBLIC) and not Path(text).exists():
+        make = public_agents()[text.removeprefix(PUBLIC)].make
     trusted = Path(os.path.abspath(source)).parent == TrainedPolicies().root
     env_id = env_id or (net.spec.env_id if trusted else named_by_file(net.spec.env_id))
     if env_id is None:
         raise QuarlError(f"'{source}' does not say where it acts: name it (--env, env_id=)")
-    check_fits(net, env_id)
-    return net, env_id
+    check_fits(net, env_id, make)
+    return Subject(Path(text).stem, net.spec.algo, env_id, net, make)

@@ -29,7 +29,7 @@ class GaussianNoise:
     """Noise on continuous actions, of `Settings.noise` half widths of their range (section 3)."""
 
     def __init__(self, n_envs: int, head: Head, sigma: float, rng: np.random.Generator) -> None:
-        self._low, self._high = head.bounds
+        self._low, self._high = head.limits
         self._sigma = sigma * (self._high - self._low) / 2
         self._noise = self._drawn(n_envs, rng)
 

@@ -50,9 +50,11 @@ def export_command(options: argparse.Namespace) -> int:
     source = policy_source(options.policy)
     with folder_to_fill(options.to):  # or it would be told after calibration
         if options.observations is None:
-            net, env_id = load_acting(source, options.env, options.vecnormalize, options.activation)
+            subject = load_acting(source, options.env, options.vecnormalize, options.activation)
+            net = subject.net
             check_exportable(net, options.precision, options.ranges)
-            obs = collect_observations(net, env_id, CALIBRATION_STEPS, seed=0)
+            obs = collect_observations(net, subject.env_id, CALIBRATION_STEPS, seed=0,
+                                       make=subject.make)
         else:  # no environment is needed
             net = load_policy(source, env_id=options.env, vecnormalize=options.vecnormalize,
                               activation=options.activation)  # fmt: skip

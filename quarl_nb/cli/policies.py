@@ -74,11 +74,12 @@ def evaluate_command(options: argparse.Namespace) -> int:
 
     precision = parse_precision(options.precision, options.ranges)
     check_episode_seeds(options.seed, options.episodes)
-    net, env_id = load_acting(policy_source(options.policy), options.env,
-                              options.vecnormalize, options.activation)
-    quantized = quantize_policy(net, precision, env_id)
+    subject = load_acting(policy_source(options.policy), options.env,
+                          options.vecnormalize, options.activation)
+    env_id, make = subject.env_id, subject.make
+    quantized = quantize_policy(subject.net, precision, env_id, make)
     seeds = range(options.seed, options.seed + options.episodes)
-    result = evaluate(fast_policy(quantized), env_id, seeds)
+    result = evaluate(fast_policy(quantized), env_id, seeds, make=make)
     share = result.random_actions
     drawn = f" with {share:.0%} of actions at random" if share else ""
     speed = sum(result.lengths) / result.wall_s

@@ -13,6 +13,7 @@ from quarl_nb import provenance
 from quarl_nb.edge.export import FORMAT_VERSION, PRECISIONS
 from quarl_nb.edge.pi_model import RUNTIMES
 from quarl_nb.errors import QuarlError, check_choice, check_counts
+from quarl_nb.paths import content_of
 from quarl_nb.quant import RANGES
 from quarl_nb.store import ResultStore
 from quarl_nb.study import Cell
@@ -33,9 +34,7 @@ def import_result(path: str | Path, store: ResultStore) -> list[Path]:
     """
     path = Path(path)
     try:
-        result = json.loads(path.read_bytes())
-    except OSError as error:
-        raise QuarlError(f"cannot read '{path}': {error.strerror}") from error
+        result = json.loads(content_of(path))
     except (ValueError, RecursionError) as error:
         raise QuarlError(f"'{path}' is not JSON: {error}") from error
     try:

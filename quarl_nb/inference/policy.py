@@ -8,7 +8,7 @@ import torch
 from quarl_nb.errors import QuarlError
 from quarl_nb.inference.engine import open_engine
 from quarl_nb.inference.export import build_payload
-from quarl_nb.rl.evaluate import Actor
+from quarl_nb.rl.evaluate import Playable
 from quarl_nb.rl.policies import PolicyNet
 from quarl_nb.rl.spec import check_no_nan
 
@@ -40,7 +40,7 @@ class EnginePolicy:
         return self.head.actions(outputs, generator), None
 
 
-def fast_policy(net: PolicyNet) -> Actor:
+def fast_policy(net: PolicyNet) -> Playable:
     """`net` in fp32 by ONNX Runtime, or `net` itself where ONNX Runtime has no form for it.
 
     A network of Atari takes half of torch's time for a batch of five frames. Outputs differ by

@@ -133,7 +133,7 @@ def make_atari_vec(
 
 
 def make_atari_env(env_id: str) -> gym.Env:
-    """One game in stable-baselines3's reference wrappers.
+    """One game in stable-baselines3's reference wrappers: uint8 observations ``[4, 84, 84]``.
 
     Raises:
         QuarlError: no such game, naming the nearest one.
@@ -143,4 +143,5 @@ def make_atari_env(env_id: str) -> gym.Env:
     atari_rom(env_id)
     gym.register_envs(ale_py)
     env = AtariWrapper(gym.make(env_id), terminal_on_life_loss=False, clip_reward=False)
-    return gym.wrappers.FrameStackObservation(FireAfterLostLife(env), 4, padding_type="zero")
+    frames = gym.wrappers.ReshapeObservation(FireAfterLostLife(env), (84, 84))  # of [84, 84, 1]
+    return gym.wrappers.FrameStackObservation(frames, 4, padding_type="zero")

@@ -140,13 +140,20 @@ def check_apart(envs: Sequence[gym.Env]) -> None:
                          "must make a new one each time")  # fmt: skip
 
 
-def factory_for(policy: Any, env_id: str) -> Callable[[], gym.Env] | None:
+def factory_for(
+    policy: Any, env_id: str, make: Callable[[], gym.Env] | None = None
+) -> Callable[[], gym.Env] | None:
     """What makes an environment whose frames are turned for the policy if need be, as
-    `channels_first` does it; None where `make_vec`'s own way will do."""
+    `channels_first` does it; None where `make_vec`'s own way will do.
+
+    Args:
+        make: as `make_vec` takes it.
+    """
     spec = getattr(policy, "spec", None)
-    if spec is None or len(spec.obs_shape) != 3 or is_atari(env_id) or env_id.startswith(OURS):
-        return None
-    return partial(channels_first, partial(make_env, env_id), spec.obs_shape)
+    named_ours = make is None and (is_atari(env_id) or env_id.startswith(OURS))
+    if spec is None or len(spec.obs_shape) != 3 or named_ours:
+        return make
+    return partial(channels_first, make or partial(make_env, env_id), spec.obs_shape)
 
 
 def named_by_file(env_id: str | None) -> str | None:

@@ -25,7 +25,7 @@ ENDLESS_STEPS = 100_000  # after which an episode is told not to end; Atari's en
 RETURN_DIGITS = 7  # all seventeen would be a third of a record of a thousand episodes
 
 
-class Actor(Protocol):
+class Playable(Protocol):
     """What evaluation asks of a policy; `quarl_nb.rl.policy_net.PolicyNet` is one.
 
     A policy with a `head` (`quarl_nb.rl.spec.Head`) says by it whether its actions are greedy; one
@@ -75,7 +75,7 @@ class Evaluation:
 
 
 def evaluate(
-    policy: Actor,
+    policy: Playable,
     env_id: str,
     seeds: Sequence[int],
     *,
@@ -113,7 +113,7 @@ def evaluate(
     if random_actions is None:
         random_actions = random_actions_of(getattr(policy, "head", None), env_id)
     started = time.perf_counter()
-    env = make_vec(env_id, n_envs, make=make or factory_for(policy, env_id))
+    env = make_vec(env_id, n_envs, make=factory_for(policy, env_id, make))
     try:
         check_acting(policy, env, env_id)
         chance = RandomActions(env.single_action_space, n_envs, random_actions)
@@ -139,7 +139,7 @@ def _checked(seeds: Sequence[int]) -> list[int]:
 
 
 def _run_episodes(
-    policy: Actor, env: Any, env_id: str, seeds: list[int], chance: RandomActions
+    policy: Playable, env: Any, env_id: str, seeds: list[int], chance: RandomActions
 ) -> tuple[list[float], list[int]]:
     n = env.num_envs
     # A slot runs one episode at a time; -1 marks a slot with no episode left to run.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import gymnasium as gym
@@ -15,13 +16,15 @@ from quarl_nb.rl.policy_net import PolicyNet
 from quarl_nb.rl.spec import PolicySpec
 
 
-def check_fits(net: PolicyNet, env_id: str) -> None:
-    """`check_spaces` of a named environment, which is made for it.
+def check_fits(
+    net: PolicyNet, env_id: str, make: Callable[[], gym.Env] | None = None
+) -> None:
+    """`check_spaces` of a named environment, or of what `make` makes, which is made for it.
 
     Raises:
         QuarlError: as `check_spaces` and `make_vec`.
     """
-    env = make_vec(env_id, 1, make=factory_for(net, env_id))
+    env = make_vec(env_id, 1, make=factory_for(net, env_id, make))
     try:
         check_acting(net, env, env_id)
     finally:

@@ -36,7 +36,7 @@ def collect_observations(
     Raises:
         QuarlError: no such environment, of other spaces than the policy's, or it raised something.
     """
-    env = make_vec(env_id, CALIBRATION_ENVS, make=make or factory_for(policy, env_id))
+    env = make_vec(env_id, CALIBRATION_ENVS, make=factory_for(policy, env_id, make))
     generator = torch.Generator().manual_seed(seed)
     seen = []
     try:

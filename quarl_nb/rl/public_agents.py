@@ -18,6 +18,7 @@ from typing import Any
 import gymnasium as gym
 
 from quarl_nb.errors import QuarlError, UnavailableError, check_choice, one_line
+from quarl_nb.paths import content_of
 from quarl_nb.rl.policies import PolicyNet, PolicySpec
 from quarl_nb.rl.public_envs import MAKERS
 from quarl_nb.rl.public_networks import CONVERTERS
@@ -107,9 +108,9 @@ class PublicAgent:
         Raises:
             QuarlError: one cannot be read, or its statistics are missing.
         """
-        sha256 = hashlib.sha256(_content(self.model))
+        sha256 = hashlib.sha256(content_of(self.model))
         if statistics := self.statistics:
-            sha256.update(_content(statistics))
+            sha256.update(content_of(statistics))
         return sha256.hexdigest()
 
 
@@ -167,7 +168,7 @@ def load_agent(name: str, folder: str | Path | None = None) -> PolicyNet:
     else:
         what = f"algorithm of '{agent.model}', which is no SB3 zip:"
         convert = CONVERTERS[check_choice(what, agent.algo, CONVERTERS)]
-        tensors = read_tensors(_content(agent.model), f"'{agent.model}'")
+        tensors = read_tensors(content_of(agent.model), f"'{agent.model}'")
         try:
             spec, tensors = convert(tensors)
         except KeyError as error:
@@ -178,13 +179,6 @@ def load_agent(name: str, folder: str | Path | None = None) -> PolicyNet:
         PolicySpec(agent.algo, agent.env_id, spec.obs_shape, spec.layers, spec.head,
                    agent.provenance), tensors,
     )  # fmt: skip
-
-
-def _content(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise QuarlError(f"cannot read '{path}': {error.strerror}") from error
 
 
 def _agent(root: Path, entry: Mapping[str, Any]) -> PublicAgent:

@@ -87,8 +87,8 @@ class NewestFirst(gym.ObservationWrapper):
         return np.ascontiguousarray(observation[::-1])
 
 
-class RandomActions(gym.ActionWrapper):
-    """Replaces an action by a uniformly random one with some probability (epsilon-greedy).
+class EpsilonGreedyWrapper(gym.ActionWrapper):
+    """Replaces an action by a uniformly random one with some probability.
 
     Draws from the environment's own generator, so that `reset(seed=...)` repeats an episode.
     """
@@ -122,7 +122,7 @@ def make_openai_pong(env_id: str) -> gym.Env:
     Its author's agent takes a random action in 20; without it every game would be the same.
     """
     game = _make_old_atari(env_id, frameskip=4)
-    frames = OpenAIPongFrame(RandomActions(game, probability=0.05))
+    frames = OpenAIPongFrame(EpsilonGreedyWrapper(game, probability=0.05))
     return NewestFirst(gym.wrappers.FrameStackObservation(frames, 4, padding_type="reset"))
 
 

@@ -19,8 +19,10 @@ import torch
 
 from quarl_nb.errors import QuarlError, brief, one_line
 
-MAX_PICKLE_BYTES = 64 << 20
+# Statistics of images of 210 x 160 x 3 take 1.6 MB; a byte of a pickle may make 70 of objects.
+MAX_PICKLE_BYTES = 4 << 20
 MAX_ZIP_BYTES = 1 << 30
+OF_DICTIONARY = "it is of a dictionary of observations; known: of one array"
 _MULTIARRAY = ("numpy.core.multiarray", "numpy._core.multiarray")
 _NUMERIC = ("numpy.core.numeric", "numpy._core.numeric")
 # State of these packages' objects is kept as plain attributes; none of their code runs.
@@ -128,6 +130,8 @@ class _Unpickler(pickle._Unpickler):  # type: ignore[name-defined, misc]  # abse
             if module.split(".")[0] not in _INERT_PACKAGES and not module.startswith(
                 "numpy.random."
             ):
+                if (module, name) == ("collections", "OrderedDict"):
+                    raise QuarlError(OF_DICTIONARY)
                 asked = f"{module}.{name}"
                 raise QuarlError(f"it asks for {asked!r}, which could run code: refused")
             admitted = _Inert
@@ -170,6 +174,8 @@ def read_vecnormalize(path: str | Path) -> ObsNormalization | None:
     state = getattr(read_pickle(path), "__dict__", {})
     if state.get("norm_obs") is False:
         return None
+    if isinstance(state.get("obs_rms"), dict):
+        raise QuarlError(f"'{path}': {OF_DICTIONARY}")
     rms = getattr(state.get("obs_rms"), "__dict__", {})
     mean, var = _number(rms.get("mean")), _number(rms.get("var"))
     epsilon, clip = _number(state.get("epsilon")), _number(state.get("clip_obs"))

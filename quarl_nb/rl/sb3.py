@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -150,26 +151,34 @@ def policy_from_zip(
         )
     trained_on = env_id_in(path)
     env_id = env_id or (trained_on and MODERN_ENV_IDS.get(trained_on, trained_on))
+    with _errors_of(what):  # before the statistics, which none reads of spaces that are refused
+        acting = _acting_of(data, tensors, env_id, activation)
     statistics = vecnormalize or find_normalization(path)
     normalization = read_vecnormalize(statistics) if statistics else None
     provenance = {"file": path.name, "trained_on": trained_on}
-    try:
-        acting = _acting_of(data, tensors, env_id, activation)
+    with _errors_of(what):
         if normalization is not None and normalization.mean.shape != acting.obs.shape:
             raise QuarlError(
                 f"'{statistics}' normalizes observations {list(normalization.mean.shape)}, not "
                 f"{list(acting.obs.shape)}: move it away, or give the model's own vecnormalize=..."
             )
         net = build_policy(acting, tensors, env_id, normalization, provenance)
-    except QuarlError as error:
-        raise QuarlError(f"{what}: {error}") from error
-    except (KeyError, TypeError, ValueError, OverflowError) as error:
-        raise QuarlError(f"'data' in {what} is damaged: {one_line(error)}") from error
     if normalization is not None and not vecnormalize:
         logger.info("observations normalized by '%s'", statistics)
     if statistics is None:
         _warn_of_raw(what, net.spec.algo, data, "vecnormalize")
     return net
+
+
+@contextmanager
+def _errors_of(what: str) -> Iterator[None]:
+    """Say of which file its errors are."""
+    try:
+        yield
+    except QuarlError as error:
+        raise QuarlError(f"{what}: {error}") from error
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        raise QuarlError(f"'data' in {what} is damaged: {one_line(error)}") from error
 
 
 def _warn_of_raw(what: str, algo: str, settings: Mapping[str, Any], option: str) -> None:

@@ -58,7 +58,21 @@ class Head:
     @cached_property
     def bounds(self) -> tuple[np.ndarray, np.ndarray]:
         """`low` and `high`, float32 ``[size]``."""
-        return np.array(self.low, np.float32), np.array(self.high, np.float32)
+        with np.errstate(over="ignore"):  # what is beyond float32 is infinite
+            return np.array(self.low).astype(np.float32), np.array(self.high).astype(np.float32)
+
+    @cached_property
+    def limits(self) -> tuple[np.ndarray, np.ndarray]:
+        """The outermost float32 within `low` and `high`, each ``[size]``: bounds of a float64 space
+        may lie between two of them."""
+        (low, high), infinity = self.bounds, np.float32(np.inf)
+        return (np.where(low < self.low, np.nextafter(low, infinity), low),
+                np.where(high > self.high, np.nextafter(high, -infinity), high))
+
+    @cached_property
+    def _lies_between_floats(self) -> bool:
+        """Whether float32 lacks a bound, so that a squashed action may be beyond it."""
+        return not all(map(np.array_equal, self.bounds, self.limits))
 
     def actions(
         self, outputs: torch.Tensor | np.ndarray, generator: torch.Generator | None = None
@@ -78,13 +92,13 @@ class Head:
             values = np.tanh(outputs) if squash else outputs
         if self.kind == "argmax":
             return values.argmax(axis=1)
-        low, high = self.bounds
         if squash:
+            low, high = self.bounds
             # The order of operations is SB3's `unscale_action`, so that results are the same bits.
-            actions = low + 0.5 * (values + np.float32(1.0)) * (high - low)
-        else:
-            actions = np.clip(values, low, high)
-        return actions.reshape(-1, *self.shape)
+            values = low + 0.5 * (values + np.float32(1.0)) * (high - low)
+        if not squash or self._lies_between_floats:
+            values = np.clip(values, *self.limits)
+        return values.reshape(-1, *self.shape)
 
 
 def _drawn(outputs: torch.Tensor, generator: torch.Generator | None) -> np.ndarray:

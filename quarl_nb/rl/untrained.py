@@ -21,7 +21,7 @@ from quarl_nb.errors import QuarlError
 from quarl_nb.paths import read_object, untrained_file
 from quarl_nb.provenance import package_versions, utc_now
 from quarl_nb.rl.envs import make_env
-from quarl_nb.rl.evaluate import Actor, evaluate
+from quarl_nb.rl.evaluate import Playable, evaluate
 from quarl_nb.rl.public_envs import MAKERS
 from quarl_nb.rl.recipes import get_recipe, recipes
 from quarl_nb.writing import write_atomically
@@ -37,7 +37,7 @@ PUBLIC_ENVS = {
 
 
 class RandomPolicy:
-    """Draws every action uniformly from the action space (an `evaluate.Actor`).
+    """Draws every action uniformly from the action space (an `evaluate.Playable`).
 
     Raises:
         QuarlError: neither discrete nor a bounded box.
@@ -66,7 +66,7 @@ class RandomPolicy:
 
 
 class IdlePolicy:
-    """Always the box's zero, no force, or the bound next to it (an `evaluate.Actor`).
+    """Always the box's zero, no force, or the bound next to it (an `evaluate.Playable`).
 
     Beats random actions where actions cost something (MountainCarContinuous, HalfCheetah).
     """
@@ -103,7 +103,7 @@ def measure(env_id: str, episodes: int = EPISODES) -> dict[str, Any]:
     env = make() if make else make_env(env_id)
     space = env.action_space
     env.close()
-    policies: dict[str, Actor] = {"random": RandomPolicy(space)}
+    policies: dict[str, Playable] = {"random": RandomPolicy(space)}
     if isinstance(space, gym.spaces.Box):
         policies["idle"] = IdlePolicy(space)
     found = {name: evaluate(policy, env_id, range(episodes), make=make)

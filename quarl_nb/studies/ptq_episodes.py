@@ -3,7 +3,8 @@
 100 episodes (30 of Atari) leave the loss of a policy whose returns spread widely anywhere between
 -10 and 10 %, which decides nothing about 5 %. By two stages (Stein 1945, "A two-sample test for a
 linear hypothesis whose power is independent of the variance") only the *variance* of the first
-sample sets the number, so that looking at it first does not favour a result.
+sample sets the number, so that looking at it first does not favour a result. `episodes_needed`
+is how `NEEDED` was computed; the suite itself does not call it.
 """
 
 from __future__ import annotations

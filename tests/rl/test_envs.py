@@ -145,6 +145,7 @@ def test_every_kind_of_environment_can_be_made_and_stepped(env_id, shape):
     obs, rewards, *_ = env.step(env.action_space.sample())
     assert obs.shape == (2, *shape)
     assert rewards.shape == (2,)
+    assert env.single_observation_space.shape == make_env(env_id).observation_space.shape
 
 
 def test_rescaled_observations_are_the_same_ones_from_their_bounds_to_one():

@@ -52,6 +52,17 @@ def policy_of(make_policy):
     return lambda *obs_shape: make_policy(obs_shape, *layers)
 
 
+def test_frames_of_a_function_are_turned_as_those_of_a_name(policy_of):
+    net = policy_of(3, 4, 5)
+    check_fits(net, "own", Stripes)
+    assert evaluate(net, "own", range(2), make=Stripes).returns == [3.0, 3.0]
+    seen = collect_observations(net, "own", 16, seed=0, make=Stripes)
+    assert seen.shape[1:] == (3, 4, 5) and set(seen[:, 0].ravel()) == {10}
+    shared = Stripes()
+    with pytest.raises(QuarlError, match="returned the same one twice"):
+        evaluate(net, "own", range(2), make=lambda: shared)
+
+
 def test_a_policy_sees_frames_with_the_channels_where_it_wants_them(policy_of):
     first, last = policy_of(3, 4, 5), policy_of(4, 5, 3)
     for net, axis in ((first, 1), (last, 3)):

@@ -8,6 +8,7 @@ import os
 from dataclasses import asdict, replace
 from pathlib import Path
 
+import gymnasium as gym
 import numpy as np
 import pytest
 import torch
@@ -297,6 +298,21 @@ def test_a_variance_that_epsilon_makes_negative_is_refused() -> None:
                "layers.1.weight": WEIGHT, "layers.1.bias": BIAS}  # fmt: skip
     with pytest.raises(QuarlError, match="NaN or infinite outputs"):
         PolicyNet(PolicySpec("ppo", None, (2,), layers, Head("argmax")), tensors)
+
+
+@pytest.mark.parametrize("kind", ["clip", "tanh_scale"])
+def test_no_action_leaves_bounds_that_float32_does_not_have(kind) -> None:
+    # The nearest float32 of pi is above it, that of 0.1 too, and of -0.7 it is within.
+    space = gym.spaces.Box(np.array([-np.pi, 0.1, -0.7]), np.array([np.pi, 2 / 3, 1]), (3,),
+                           np.float64)  # fmt: skip
+    head = Head(kind, tuple(space.low), tuple(space.high), (3,))
+    for outputs in (torch.full((1, 3), 50.0), torch.full((1, 3), -50.0)):
+        (action,) = head.actions(outputs)
+        assert space.contains(action.astype(np.float64))
+        end = space.high if outputs[0, 0] > 0 else space.low
+        np.testing.assert_allclose(action, end, rtol=2e-7)
+    widest = Head("clip", (-1e300,), (1e300,), (1,)).actions(torch.tensor([[np.inf]]))
+    assert widest == np.finfo(np.float32).max
 
 
 def test_bounds_of_an_action_may_be_infinite_or_equal() -> None:

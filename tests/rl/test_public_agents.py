@@ -11,13 +11,16 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+from gymnasium.wrappers import TimeLimit
 from PIL import Image
 from stable_baselines3 import A2C
 from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 from torch import nn
 from torch.nn import functional as F
 
+from quarl_nb.cli import main
 from quarl_nb.errors import QuarlError
+from quarl_nb.quantize import load_acting
 from quarl_nb.rl.evaluate import evaluate
 from quarl_nb.rl.policies import load_policy
 from quarl_nb.rl.public_agents import (
@@ -29,8 +32,8 @@ from quarl_nb.rl.public_agents import (
 )
 from quarl_nb.rl.public_envs import (
     BabyA3CFrame,
+    EpsilonGreedyWrapper,
     OpenAIPongFrame,
-    RandomActions,
     TimeFeature,
     make_baby_a3c,
     make_openai_pong,
@@ -205,7 +208,7 @@ def test_environments_are_the_old_ones() -> None:
 
 
 def test_random_actions_come_at_their_rate_and_repeat_with_the_seed() -> None:
-    env = RandomActions(gym.make("CartPole-v1"), probability=0.2)
+    env = EpsilonGreedyWrapper(gym.make("CartPole-v1"), probability=0.2)
     taken = []
     for seed in (3, 3, 4):
         env.reset(seed=seed)
@@ -213,6 +216,17 @@ def test_random_actions_come_at_their_rate_and_repeat_with_the_seed() -> None:
     assert taken[0] == taken[1] != taken[2]
     # Half of the random actions are 1; standard error sqrt(0.1 * 0.9 / 4000) = 0.005.
     assert np.mean(taken[0]) == pytest.approx(0.1, abs=0.02)
+
+
+def test_the_commands_run_an_agent_in_its_authors_wrappers(tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.setenv(AGENTS_VARIABLE, str(tmp_path))
+    publish(tmp_path, "a3c-gru", "breakout-v4.80", BabyA3C().state_dict())
+    monkeypatch.setattr("gymnasium.wrappers.TimeLimit", lambda env, steps: TimeLimit(env, 5))
+    assert main(["evaluate", "public/a3c-gru-breakout-v4.80", "--episodes", "1"]) == 0
+    assert "public/a3c-gru-breakout-v4.80 in ALE/Breakout-v5" in capsys.readouterr().out
+    # In another environment, if it is named, without them.
+    with pytest.raises(QuarlError, match=r"of shape \[1, 80, 80\], .* gives \[210, 160, 3\]"):
+        load_acting("public/a3c-gru-breakout-v4.80", "ALE/Breakout-v5")
 
 
 def test_bad_folders_and_names_are_one_line(

@@ -269,6 +269,21 @@ class Parts(gym.Env):
         return self.observation_space.sample(), {}
 
 
+def test_normalized_dictionaries_are_called_what_they_are(tmp_path: Path) -> None:
+    parts = VecNormalize(DummyVecEnv([Parts]), norm_obs_keys=["a"])
+    sb3.PPO("MultiInputPolicy", parts, device="cpu").save(tmp_path / "model.zip")
+    parts.save(str(tmp_path / "vecnormalize.pkl"))
+    with pytest.raises(QuarlError, match="unsupported observation space .*Dict'>; known: Box"):
+        load_policy(tmp_path / "model.zip")
+    MODELS["dqn"]().save(tmp_path / "model.zip")
+    with pytest.raises(QuarlError, match="pkl': it is of a dictionary of observations"):
+        load_policy(tmp_path / "model.zip")
+    parts.reset()  # the statistics now hold observations, as an OrderedDict
+    parts.save(str(tmp_path / "vecnormalize.pkl"))
+    with pytest.raises(QuarlError, match="pkl': it is of a dictionary of observations"):
+        load_policy(tmp_path / "model.zip")
+
+
 def test_normalization_inside_another_wrapper_is_refused() -> None:
     normalized = VecNormalize(DummyVecEnv([lambda: gym.make("MountainCarContinuous-v0")]))
     parts = VecNormalize(DummyVecEnv([Parts]), norm_obs_keys=["a"])
