@@ -90,6 +90,7 @@ def run_test(program: Path, target: Target, calls: int = 1) -> dict[str, Any]:
     """
     if target.emulator and shutil.which(target.emulator[0]) is None:
         raise UnavailableError(f"no {target.emulator[0]}: apt-get install qemu-user")
+    program = program.resolve()  # it runs in its folder
     done = _start([*target.emulator, str(program), str(calls)], program.parent)
     try:
         reported = json.loads(done.stdout)
@@ -176,6 +177,7 @@ def instructions_per_decision(program: Path) -> int:
     """
     if shutil.which(QEMU) is None:
         raise UnavailableError(f"no {QEMU}: apt-get install qemu-user")
+    program = program.resolve()  # it runs in its folder
     with tempfile.TemporaryDirectory() as place:
         plugin = Path(place) / "count_instructions.so"
         run_tool([*this_machine().command, "-shared", "-fPIC", "-o", str(plugin),

@@ -20,7 +20,7 @@ from quarl_nb.edge.c_text import (
 )
 from quarl_nb.errors import QuarlError
 from quarl_nb.inference.export import obs_dtype
-from quarl_nb.inference.weights import check_finite, pack_int4, quantize_rows
+from quarl_nb.inference.weights import check_finite, check_sums, pack_int4, quantize_rows
 from quarl_nb.quant import FakeQuantize, FixedQuantize, Precision, QParams
 from quarl_nb.quant.qconfig import INT4_GROUP_SIZE
 from quarl_nb.rl.layers import Divide, Normalize
@@ -117,6 +117,7 @@ class CSource:
     def linear_int8(self, name: str, weight: Tensor, bias: Tensor) -> list[str]:
         assert self.precision.weight is not None
         integers, scale = quantize_rows(weight, self.precision.weight)
+        check_sums(integers, name)
         levels = self.levels(name)
         units = levels.scale * scale
         # What the zero of the levels adds to every sum goes into the bias.

@@ -1,4 +1,8 @@
-"""Cycles of the inner loops on a board's core, from LLVM's machine-code analyser (llvm-mca)."""
+"""Cycles of the inner loops on a board's core, from LLVM's machine-code analyser (llvm-mca).
+
+Not called by the suite: how `MACS_PER_CYCLE` of `quarl_nb.edge.boards` was computed;
+tests/edge/test_pi_model.py recomputes it.
+"""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from quarl_nb.edge.c_source import DEVICE, CSource, check_layers
 from quarl_nb.edge.c_text import declaration, literal
 from quarl_nb.errors import QuarlError, check_choice
 from quarl_nb.inference.engine import forwards
-from quarl_nb.inference.export import obs_dtype
+from quarl_nb.inference.export import check_without_hooks, obs_dtype
 from quarl_nb.inference.graph import Graph
 from quarl_nb.inference.integer import BlockGraph, StaticGraph
 from quarl_nb.quant import Precision, parse_precision, quantize_module, weight_bytes
@@ -63,17 +63,21 @@ def export_policy(
         env_id: where the board's policy acts (default: what the policy says).
 
     Raises:
-        QuarlError: a layer, head or precision without a form in C or ONNX Runtime, bad weights,
-            observations that are none, of another shape or not finite numbers, outputs that
-            are not finite, a folder that cannot be written, or one that is no earlier export
-            and holds a file that would be written or removed.
+        QuarlError: a layer, head or precision without a form in C or ONNX Runtime, a policy of
+            simulated precision, bad weights, int8 sums that may exceed int32, observations that
+            are none, of another shape or not finite numbers, outputs that are not finite, a folder
+            that cannot be written, or one that is no earlier export and holds a file that would
+            be written or removed.
     """
     folder = Path(folder)
     check_exportable(net, precision, ranges)
     parsed = parse_precision(precision, ranges)
     obs = _as_inputs(observations, net)
     graph = onnx_graph(net, parsed, obs)
-    simulated = quantize_module(net, parsed, lambda model: model(torch.as_tensor(obs)))
+    if isinstance(graph, StaticGraph):  # both have the levels of one calibration
+        simulated = graph.simulated
+    else:
+        simulated = quantize_module(net, parsed, lambda model: model(torch.as_tensor(obs)))
     source = CSource(net, parsed, simulated)
     obs = obs[np.linspace(0, len(obs) - 1, min(len(obs), OBSERVATIONS)).astype(int)]
     outputs, actions = simulated(torch.as_tensor(obs)).numpy(), simulated.act(obs)[0]
@@ -84,6 +88,8 @@ def export_policy(
         "action_tolerance": 0.0 if net.spec.head.discrete
         else TOLERANCE[precision] * float(np.abs(actions).max()),
     }  # fmt: skip
+    # A continuous action may have no dimensions either.
+    numbers = actions.astype(np.int32) if net.spec.head.discrete else actions.reshape(len(obs), -1)
     model = self_contained(graph.model(obs.dtype.name), graph.tensors)
     description = {
         "format_version": FORMAT_VERSION, "policy": name,
@@ -100,7 +106,7 @@ def export_policy(
         "policy.onnx": model,
         "policy.h": source.header().encode(),
         "policy.c": source.source().encode(),
-        "test_vectors.h": _test_vectors(obs, outputs, actions, tolerances).encode(),
+        "test_vectors.h": _test_vectors(obs, outputs, numbers, tolerances).encode(),
         **{file: (DEVICE / file).read_bytes() for file in COPIED},
         "observations.npz": recorded.getvalue(),
     })  # fmt: skip
@@ -111,13 +117,15 @@ def check_exportable(net: PolicyNet, precision: str, ranges: str = "minmax") -> 
     """What can be told before there are observations.
 
     Raises:
-        QuarlError: a precision, ranges, a head or a layer that `export_policy` would refuse.
+        QuarlError: a precision, ranges, a head or a layer that `export_policy` would refuse, or
+            a policy of simulated precision.
     """
     check_choice("precision of an export", precision, PRECISIONS)
     parse_precision(precision, ranges)
     if net.spec.head.kind == "sample":
         raise QuarlError("head 'sample' draws its actions; allowed: argmax, clip, tanh_scale")
     check_layers(net)
+    check_without_hooks(net)
 
 
 def onnx_graph(net: PolicyNet, precision: Precision, obs: np.ndarray) -> Graph:
@@ -184,9 +192,8 @@ def _write(folder: Path, description: bytes, files: Mapping[str, bytes]) -> None
 def _test_vectors(
     obs: np.ndarray, outputs: np.ndarray, actions: np.ndarray, tolerances: dict[str, float]
 ) -> str:
-    """test_vectors.h."""
+    """test_vectors.h; actions int32 ``[n]`` or float32 ``[n, size]``."""
     n = len(obs)
-    actions = actions.astype(np.int32) if actions.ndim == 1 else actions.reshape(n, -1)
     defines = {"TEST_VECTORS": str(n)} | {
         f"TEST_{name.upper()}": literal(value, "float64") for name, value in tolerances.items()
     }

@@ -51,8 +51,8 @@ def make_payload(
 
     Raises:
         QuarlError: what does not run in that precision (the layer named), NaN or infinite weights
-            (named), no calibration where it is needed or frames that are not uint8, or a network
-            of simulated precision.
+            (named), int8 sums that may exceed int32, no calibration where it is needed or frames
+            that are not uint8, or a network of simulated precision.
     """
     check_choice("runtime", runtime, RUNTIMES)
     parsed = parse_precision(precision, ranges)
@@ -61,7 +61,7 @@ def make_payload(
             f"{runtime} does not compute in {precision} on a CPU; "
             f"allowed: {'; '.join(_precisions_by_runtime(runtime))}"
         )
-    _check_without_hooks(net)
+    check_without_hooks(net)
     if runtime == "torch":
         model, tensors = describe(net, precision)
     else:
@@ -89,13 +89,14 @@ def obs_dtype(net: PolicyNet) -> str:
     return INPUT_DTYPES.get(net.spec.layers[0].kind, "float32")
 
 
-def _check_without_hooks(net: PolicyNet) -> None:
-    """No payload can hold what hooks do, and `quantize_module` rounds activations in them."""
+def check_without_hooks(net: PolicyNet) -> None:
+    """Raise a QuarlError if `quantize_module` rounds activations of the policy in hooks, of which
+    neither a payload nor C can hold what they do."""
     for name, module in net.named_modules():
         if module._forward_hooks or module._forward_pre_hooks:
             raise QuarlError(
                 f"layer {name!r} rounds its activations in simulation: "
-                "a payload is built from the policy as it was trained"
+                "give the policy as it was trained"
             )
 
 

@@ -10,7 +10,13 @@ from torch import Tensor, nn
 
 from quarl_nb.inference.engine import forwards
 from quarl_nb.inference.graph import Graph
-from quarl_nb.inference.weights import pack_int4, quantize_bias, quantize_rows, scale_of_zeros
+from quarl_nb.inference.weights import (
+    check_sums,
+    least_scale,
+    pack_int4,
+    quantize_bias,
+    quantize_rows,
+)
 from quarl_nb.quant import FakeQuantize, FixedQuantize, Precision, QParams, quantize_module
 from quarl_nb.quant.convert import weight_layers
 from quarl_nb.quant.qconfig import INT4_GROUP_SIZE
@@ -46,10 +52,9 @@ class QuantizedGraph(Graph):
         """The integer that stands for a weight of zero."""
         return torch.tensor(128, dtype=torch.uint8) if self.unsigned else torch.tensor(0).char()
 
-    def integers(self, module: nn.Module) -> tuple[Tensor, Tensor]:
-        """A layer's weight ``[out, ...]`` in integers, and its scale, ``[]`` or ``[out]``."""
-        weight, scale = quantize_rows(self.parameter(module, "weight"), self.config)
-        return (weight.view(torch.uint8) ^ 128 if self.unsigned else weight), scale
+    def stored(self, integers: Tensor) -> Tensor:
+        """A weight of int8 as the graph holds it."""
+        return integers.view(torch.uint8) ^ 128 if self.unsigned else integers
 
 
 class DynamicGraph(QuantizedGraph):
@@ -61,8 +66,9 @@ class DynamicGraph(QuantizedGraph):
 
     def linear(self, module: nn.Linear, x: str) -> str:
         name = self.names[module]
-        integers, scale = self.integers(module)
-        weight = self.tensor(f"{name}.weight", integers.t().contiguous())
+        integers, scale = quantize_rows(self.parameter(module, "weight"), self.config)
+        check_sums(integers, name)
+        weight = self.tensor(f"{name}.weight", self.stored(integers).t().contiguous())
         scale_name = self.tensor(f"{name}.scale", scale)
         # Left out it is zero, for which there are faster kernels.
         zero_point = self.tensor(f"{name}.zero_point", self.zero_point) if self.unsigned else ""
@@ -150,14 +156,13 @@ class StaticGraph(QuantizedGraph):
         """`QLinearConv` or `QGemm`: u8 in, and out too where the next layer's levels are known."""
         name, target = self.names[module], self.output_qparams(module)
         x, levels, x_names = self.as_integers(x, module)
-        integers, scale = self.integers(module)
-        bias = ""
-        if module.bias is not None:
-            weight, real = self.parameter(module, "weight"), self.parameter(module, "bias")
-            scale = scale_of_zeros(weight, scale, real, levels.scale)
-            units, inputs = levels.scale * scale, weight[0].numel()
-            bias = self.tensor(f"{name}.bias", quantize_bias(real, units, inputs, f"{name}.bias"))
-        weights = [self.tensor(f"{name}.weight", integers), self.tensor(f"{name}.scale", scale)]
+        weight, has_bias = self.parameter(module, "weight"), module.bias is not None
+        real = self.parameter(module, "bias") if has_bias else weight.new_zeros(len(weight))
+        integers, scale = quantize_rows(weight, self.config, least_scale(real, levels.scale))
+        units = quantize_bias(real, levels.scale * scale, integers, name)
+        bias = self.tensor(f"{name}.bias", units) if has_bias else ""
+        weights = [self.tensor(f"{name}.weight", self.stored(integers))]
+        weights.append(self.tensor(f"{name}.scale", scale))
         weights.append(self.tensor(f"{name}.zero_point", self.zero_point.expand(scale.shape)))
         to = [] if target is None else self.add_qparams(f"{name}.output", target)
         rest = [*to, bias] if kind == "QLinearConv" else [bias, *to]
@@ -176,6 +181,8 @@ class StaticGraph(QuantizedGraph):
         return self.weight_layer("QGemm", module, x, transB=1)
 
     def divide(self, module: Divide, x: str) -> str:
+        if module is not self.net.layers[0]:  # what enters is no frame of uint8
+            return super().divide(module, x)
         scale, zero_point = torch.tensor(1 / module.by), torch.tensor(0, dtype=torch.int32)
         self.levels[x] = QParams(scale, zero_point, 0, 255)
         return x

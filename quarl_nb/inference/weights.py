@@ -24,6 +24,7 @@ from quarl_nb.quant import (
 from quarl_nb.quant.fake import to_groups
 
 _PIECE = 2**17  # elements; half a megabyte of float32
+_INT32_MAX = 2**31 - 1
 _FINEST = 1e-30  # scale: times that of the input it is no denormal number, of which kernels make 0
 
 
@@ -46,18 +47,24 @@ def check_finite(tensor: Tensor, name: str, precision: str) -> None:
         raise QuarlError(f"no {precision} of this policy: {name!r} holds NaN or infinite values")
 
 
-def quantize_rows(weight: Tensor, config: QConfig) -> tuple[Tensor, Tensor]:
+def quantize_rows(
+    weight: Tensor, config: QConfig, least: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
     """Integers int8 and scales float32 of a finite float32 weight, symmetric.
 
     Args:
         weight: ``[out, ...]``.
         config: PerTensor, or one scale for each index of the first dimension.
+        least: the smallest scales allowed, ``[out]``; see `least_scale`.
 
     Returns:
-        int8 ``[out, ...]``; the scale, ``[]`` per tensor or ``[out]``.
+        int8 ``[out, ...]``; the scale, ``[]`` per tensor or ``[out]``, as it is too where that of
+        a tensor is below `least` for some.
     """
     axis = None if isinstance(config.granularity, PerTensor) else 0
     qparams = _qparams(weight.flatten(1), config, axis)
+    if least is not None:
+        qparams = _at_least(least, qparams, weight.flatten(1))
     integers = torch.empty(weight.shape, dtype=torch.int8, device=weight.device)
     size = max(1, _PIECE // weight[0].numel())
     for start in range(0, len(weight), size):
@@ -85,33 +92,43 @@ def pack_int4(weight: Tensor, config: QConfig, size: int) -> tuple[Tensor, Tenso
     return nibbles[..., 0] | (nibbles[..., 1] << 4), scales
 
 
-def scale_of_zeros(weight: Tensor, scale: Tensor, bias: Tensor, input_scale: Tensor) -> Tensor:
-    """`scale`, but where all weights are zero, which any scale leaves so, one that is fine enough
-    for the bias: it is rounded to `quantize_bias`'s units.
+def least_scale(bias: Tensor, input_scale: Tensor) -> Tensor:
+    """The smallest scales ``[out]`` of weights that leave room in int32 for their biases.
 
-    Args:
-        weight: ``[out, ...]``. scale: of `quantize_rows`, ``[]`` or ``[out]``. bias: ``[out]``.
+    A bias ``[out]`` counts in units of input scale times weight scale: 2^30 of them at most, half
+    of int32. Weights that are too small for that scale are nothing beside the bias.
     """
-    zeros, most = (weight.flatten(1) == 0).all(dim=1), bias.abs()
-    if scale.ndim == 0:
-        zeros, most = zeros.all(), most.max()
-    fine = (most / input_scale / 2**30).clamp(min=_FINEST)
-    return torch.where(zeros, fine, scale)
+    return (bias.abs() / 2**30 / input_scale).clamp(min=_FINEST)
 
 
-def quantize_bias(bias: Tensor, scale: Tensor, inputs: int, name: str) -> Tensor:
+def quantize_bias(bias: Tensor, scale: Tensor, weight: Tensor, name: str) -> Tensor:
     """int32 of a bias ``[out]`` in units of `scale` (input scale times weight scale).
 
     Args:
-        inputs: of one output, whose products are added to the bias in int32.
+        weight: int8 ``[out, ...]``, whose products with activations are added to the bias.
+        name: of the layer, for the error.
 
     Raises:
-        QuarlError: the bias is too large for those units.
+        QuarlError: such a sum may exceed int32.
     """
     integers = (bias.double() / scale.double()).round()
-    if integers.abs().max() > np.iinfo(np.int32).max - inputs * 255 * 127:
-        raise QuarlError(f"{name!r} is too large for int32 in units of its layer's scales")
+    check_sums(weight, name, integers)
     return integers.int()
+
+
+def check_sums(weight: Tensor, name: str, bias: Tensor | None = None) -> None:
+    """Raise a QuarlError that names the layer where a sum may exceed int32.
+
+    Args:
+        weight: int8 ``[out, ...]``, of which each meets an activation of 8 bits.
+        bias: whole numbers ``[out]`` that the sums begin with.
+    """
+    start = torch.zeros((), dtype=torch.int64) if bias is None else bias.abs()
+    # Of few inputs none may, whatever they are: a look at them takes a tenth of quantizing them.
+    if start.max() + 255 * 127 * weight.shape[1:].numel() <= _INT32_MAX:
+        return
+    if (start + 255 * weight.flatten(1).abs().sum(dim=1) > _INT32_MAX).any():
+        raise QuarlError(f"no int8 of layer {name!r}: its sums may exceed int32")
 
 
 def _qparams(rows: Tensor, config: QConfig, axis: int | None) -> QParams:
@@ -122,6 +139,20 @@ def _qparams(rows: Tensor, config: QConfig, axis: int | None) -> QParams:
     observer = make_observer(config.observer, config.bits, config.symmetric, axis, None)
     observer(rows)
     return observer.qparams()
+
+
+def _at_least(least: Tensor, qparams: QParams, rows: Tensor) -> QParams:
+    """`qparams`, but of each row whose scale is smaller than `least`, with that one.
+
+    Zeros have none: any scale leaves them so, and that of an empty range, 1, may be too coarse for
+    the bias.
+    """
+    used = rows.any() if qparams.axis is None else rows.any(dim=1)
+    scale = qparams.scale * used
+    if (scale >= least).all():
+        return qparams
+    scale = torch.maximum(scale, least)
+    return replace(qparams, scale=scale, zero_point=torch.zeros_like(scale).int(), axis=0)
 
 
 def _of_rows(qparams: QParams, rows: slice) -> QParams:

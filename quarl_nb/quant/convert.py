@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeVar
 
@@ -102,8 +103,9 @@ def quantize_module(
 
     Args:
         precision: from `parse_precision`.
-        calibrate: runs typical observations through the network given to it; needed (and called,
-            once) only if the precision quantizes activations.
+        calibrate: runs typical observations through the network given to it, which is in
+            evaluation mode meanwhile; needed (and called, once) only if the precision quantizes
+            activations.
 
     Raises:
         QuarlError: no such layer, or another that has matrices, bad weights (named), or activations
@@ -174,10 +176,23 @@ def _quantize_activations(
             quantizer.enabled = False
             layer.add_module(f"{kind}_quantizer", quantizer)
         layer.register_forward_pre_hook(_quantize_inputs, with_kwargs=True)
-    with torch.no_grad():
+    with torch.no_grad(), _evaluating(module):
         calibrate(module)
     for name, layer in layers:
         _freeze_quantizers(name, layer)
+
+
+@contextmanager
+def _evaluating(module: nn.Module) -> Iterator[None]:
+    """Every submodule in evaluation mode, as ranges are of a network that acts: training moves
+    running statistics and drops activations. Then each in its own again."""
+    modes = {part: part.training for part in module.modules()}
+    module.eval()
+    try:
+        yield
+    finally:
+        for part, training in modes.items():
+            part.training = training
 
 
 def _freeze_quantizers(name: str, layer: Any) -> None:

@@ -119,7 +119,7 @@ class LearnedStep(TrainingQuantizer):
         low, high = self.levels
         if not torch.is_grad_enabled():
             return round_to_levels(x, max(step, SMALLEST_STEP), low, high).to(x.dtype)
-        n = x.numel() // (len(x) if self.batched else 1)
+        n = (x.shape[1:] if self.batched else x.shape).numel()
         return LearnedStepFunction.apply(x, self.step, low, high, 1 / math.sqrt(n * high))
 
     def qparams(self) -> QParams:

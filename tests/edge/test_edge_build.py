@@ -6,6 +6,7 @@ import json
 import platform
 import shutil
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -83,6 +84,14 @@ def test_what_is_counted_prints_nothing(small_policy, obs, here, tmp_path, monke
     counter.chmod(0o755)
     monkeypatch.setattr("quarl_nb.edge.build.QEMU", str(counter))
     assert instructions_per_decision(program) == 10
+    monkeypatch.chdir(tmp_path)
+    assert instructions_per_decision(program.relative_to(tmp_path)) == 10
+
+
+def test_a_folder_may_be_named_from_where_one_is(small_policy, obs, here, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    program = build(export_policy(small_policy, "int8", Path("out"), obs, name="p"), here)
+    assert program == Path("out/test_policy") and run_test(program, here)["correct"]
 
 
 def test_test_policy_tells_percentiles(small_policy, obs, here, tmp_path):

@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from quarl_nb.edge.build import build, run_test
+from quarl_nb.edge.c_text import literal
 from quarl_nb.edge.export import export_policy
 from quarl_nb.edge.result import import_result
 from quarl_nb.errors import QuarlError
@@ -43,8 +44,8 @@ def recorded(folder: Path) -> dict[str, np.ndarray]:
 
 
 def simulate(net: PolicyNet, precision: str, obs: np.ndarray, ranges: str = "minmax") -> PolicyNet:
-    parsed = parse_precision(precision, ranges)
-    return quantize_module(net, parsed, lambda model: model(torch.as_tensor(obs)))
+    parsed, batches = parse_precision(precision, ranges), torch.as_tensor(obs).split(256)
+    return quantize_module(net, parsed, lambda model: [model(batch) for batch in batches])
 
 
 def run_onnx(folder: Path, precision: str, obs: np.ndarray) -> np.ndarray:
@@ -134,6 +135,26 @@ def test_c_turns_outputs_into_continuous_actions(make_policy, here, tmp_path, he
     folder = export_policy(net, "fp32", tmp_path, normal(40, 6), name="p")
     assert recorded(folder)["actions"].shape == (40, 2)
     assert run_test(build(folder, here), here)["actions_as_recorded"] == 40
+
+
+@pytest.mark.parametrize("kind", ["clip", "tanh_scale"])
+def test_a_continuous_action_may_have_no_dimensions(make_policy, here, tmp_path, kind):
+    net = make_policy((6,), linear(6, 1), head=Head(kind, (-0.5,), (0.5,), ()))
+    folder = export_policy(net, "fp32", tmp_path, normal(40, 6), name="p")
+    assert recorded(folder)["actions"].shape == (40,)
+    assert run_test(build(folder, here), here)["actions_as_recorded"] == 40
+    assert benchmark(folder) == (0, "")
+    runtimes = json.loads((folder / "result.json").read_text())["runtimes"]
+    assert [told["actions_as_recorded"] for told in runtimes.values()] == [40, 40]
+
+
+def test_c_and_onnx_hold_the_same_levels(make_policy, tmp_path):
+    """Also of more activations than are kept to find the range."""
+    net = make_policy((6,), linear(6, 512), "relu", linear(512, 3))
+    folder = export_policy(net, "int8", tmp_path, normal(2000, 6), name="p", ranges="percentile")
+    tensors = onnx.load(folder / "policy.onnx").graph.initializer
+    (scale,) = (onnx.numpy_helper.to_array(t) for t in tensors if t.name == "layers.2.input.scale")
+    assert f", {literal(float(1 / scale))}, " in (folder / "policy.c").read_text()
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
@@ -487,6 +508,32 @@ def test_what_cannot_be_exported_is_one_clear_line(make_policy, tmp_path, layers
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("simulated", ["fp16", "int8"])
+def test_a_policy_of_simulated_precision_is_no_policy_to_export(
+    small_policy, obs, tmp_path, simulated, precision
+):
+    message = "^layer 'layers.0' rounds its activations in simulation: give the policy as it was"
+    with pytest.raises(QuarlError, match=message):
+        export_policy(simulate(small_policy, simulated, obs), precision, tmp_path / "p", obs,
+                      name="p")  # fmt: skip
+    assert not (tmp_path / "p").exists()
+    on_levels = simulate(small_policy, "affine4", obs)  # which needs nothing beside its weights
+    assert export_policy(on_levels, precision, tmp_path / "p", obs, name="p").is_dir()
+
+
+def test_int8_layers_of_very_many_inputs_are_exported_unless_sums_may_overflow(
+    make_policy, here, tmp_path
+):
+    frames = np.random.default_rng(0).integers(0, 256, (2, 70_000), dtype=np.uint8)
+    net = make_policy((70_000,), ("divide", {"by": 255.0}), linear(70_000, 2))
+    folder = export_policy(net, "int8", tmp_path, frames, name="p")
+    assert run_test(build(folder, here), here)["correct"]
+    net.layers[1].weight.data.fill_(1.0)
+    with pytest.raises(QuarlError, match="^no int8 of layer 'layers.1': its sums may exceed int32"):
+        export_policy(net, "int8", tmp_path, frames, name="p")
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)

@@ -13,8 +13,10 @@ from torch import nn
 
 from quarl_nb.errors import QuarlError
 from quarl_nb.inference import build_payload, open_engine
-from quarl_nb.inference.weights import pack_int4, quantize_bias, quantize_rows
+from quarl_nb.inference.integer import StaticGraph
+from quarl_nb.inference.weights import check_sums, pack_int4, quantize_bias, quantize_rows
 from quarl_nb.quant import PerTensor, parse_precision, quantize_module, quantize_weight
+from quarl_nb.quant.convert import weight_layers
 from quarl_nb.rl.observations import collect_observations
 from quarl_nb.rl.policies import PolicyNet, load_policy
 from quarl_nb.studies.inference import random_observations, random_policy
@@ -208,19 +210,55 @@ def test_int4_packs_two_integers_a_byte_by_hand():
 
 
 def test_biases_are_integers_in_units_of_the_sums():
-    bias, scale = torch.tensor([1.0, -0.26]), torch.tensor(0.1)
-    assert quantize_bias(bias, scale, 1, "b").tolist() == [10, -3]
-    assert quantize_bias(bias, torch.tensor([0.5, 0.01]), 1, "b").tolist() == [2, -26]
-    with pytest.raises(QuarlError, match="'b' is too large for int32"):
-        quantize_bias(torch.tensor([1e9]), scale, 1, "b")
+    bias, scale, weight = torch.tensor([1.0, -0.26]), torch.tensor(0.1), torch.ones(2, 1).char()
+    assert quantize_bias(bias, scale, weight, "b").tolist() == [10, -3]
+    assert quantize_bias(bias, torch.tensor([0.5, 0.01]), weight, "b").tolist() == [2, -26]
+    with pytest.raises(QuarlError, match="^no int8 of layer 'b': its sums may exceed int32$"):
+        quantize_bias(1e9 * bias, scale, weight, "b")
 
 
-def test_biases_leave_room_for_the_products_that_are_added():
-    most, scale = 2**31 - 1 - 255 * 127 * 64, torch.tensor(1.0)
-    bias = torch.tensor([most]).double()
-    assert quantize_bias(bias, scale, 64, "b").tolist() == [most]
-    with pytest.raises(QuarlError, match="'b' is too large for int32"):
-        quantize_bias(bias, scale, 65, "b")
+@pytest.mark.parametrize("sign", [-1, 1])
+def test_biases_leave_room_for_the_products_that_are_added(sign):
+    most, scale = 2**31 - 1 - 255 * (127 * 64 + 3), torch.tensor(1.0)
+    weight = torch.tensor([127, -127] * 32 + [3]).char()
+    bias = torch.tensor([sign * most]).double()
+    assert quantize_bias(bias, scale, weight[None], "b").tolist() == [sign * most]
+    weight[-1] = 4
+    with pytest.raises(QuarlError, match="layer 'b': its sums may exceed int32"):
+        quantize_bias(bias, scale, weight[None], "b")
+
+
+def test_sums_are_bound_by_the_weights_that_they_have():
+    inputs = (2**31 - 1) // (255 * 127)  # 66,311 of the largest weights
+    largest = torch.full((1, inputs + 1), 127).char()
+    check_sums(largest[:, 1:], "l")
+    largest[0, 0] = (2**31 - 1) // 255 - 127 * inputs
+    check_sums(largest, "l")
+    for worst in (largest[0, 0] + 1, torch.tensor(-127)):
+        largest[0, 0] = worst
+        with pytest.raises(QuarlError, match="^no int8 of layer 'l': its sums may exceed int32$"):
+            check_sums(torch.cat([torch.zeros_like(largest), largest]), "l")
+    bias = torch.tensor([7.0])
+    ones = torch.ones(1, 10 * inputs).char()
+    assert quantize_bias(bias, torch.tensor(1.0), ones, "l").tolist() == [7]
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("kind", ["vectors", "images"])
+def test_layers_of_very_many_inputs_run_or_are_refused(make_policy, payload, kind, bias):
+    """With random weights, and with the largest ones, whose sums leave int32."""
+    last = ("linear", {"in_features": 67_600, "out_features": 2, "bias": bias})
+    before = [("conv2d", {"in_channels": 1, "out_channels": 1, "kernel_size": 1}), "relu"]
+    net = make_policy((1, 260, 260), *before * (kind == "images"), "flatten", last)
+    obs = np.random.default_rng(0).random((2, 1, 260, 260), dtype=np.float32)
+    got = open_engine(payload(net, calibration=obs)).run(obs)
+    simulated = quantize_module(net, parse_precision("int8"), lambda m: m(torch.as_tensor(obs)))
+    expected = reference(simulated, obs)
+    np.testing.assert_allclose(got, expected, atol=0.02 * np.abs(expected).max())
+    net.layers[-1].weight.data.fill_(1.0)
+    message = f"^no int8 of layer 'layers.{len(net.layers) - 1}': its sums may exceed int32$"
+    with pytest.raises(QuarlError, match=message):
+        payload(net, calibration=obs)
 
 
 def test_dead_layers_and_zero_weights_give_the_bias():
@@ -246,19 +284,80 @@ def test_int4_weights_of_zero_give_the_bias_whatever_enters(make_policy):
     np.testing.assert_array_equal(got[:, :2], np.tile([0.5, -1.0], (9, 1)))
 
 
-@pytest.mark.parametrize("ranges", ["minmax", "per_channel"])
-def test_zero_weights_give_the_bias_where_activations_are_calibrated(make_policy, payload, ranges):
+def small_cnn(make_policy) -> tuple[PolicyNet, np.ndarray]:
     convolution = ("conv2d", {"in_channels": 1, "out_channels": 4, "kernel_size": 4})
     linear = ("linear", {"in_features": 4, "out_features": 3})
     net = make_policy((1, 4, 4), convolution, "relu", "flatten", linear)
-    frames = np.random.default_rng(0).normal(0, 100, (16, 1, 4, 4)).astype(np.float32)
+    return net, np.random.default_rng(0).normal(0, 100, (16, 1, 4, 4)).astype(np.float32)
+
+
+@pytest.mark.parametrize("size", [0.0, 1e-40, 1e-15, 1e-10])
+@pytest.mark.parametrize("ranges", ["minmax", "per_channel"])
+def test_weights_of_nearly_nothing_give_the_bias_where_activations_are_calibrated(
+    make_policy, payload, ranges, size
+):
+    net, frames = small_cnn(make_policy)
     last = net.layers[-1]
     with torch.no_grad():
-        last.weight[1:] = 0.0
+        last.weight[0 if ranges == "minmax" else 1 :] *= size  # of a tensor, or of two channels
         last.bias.copy_(torch.tensor([0.1, 0.3, 0.0]))
-    if ranges == "minmax":  # of the whole layer
-        last.weight.data.zero_()
     got = open_engine(payload(net, ranges=ranges, calibration=frames)).run(frames)
-    np.testing.assert_allclose(got[:, 1:], np.tile([0.3, 0.0], (16, 1)), rtol=1e-6)
+    tolerance = {"rtol": 1e-6, "atol": 1e3 * size}
+    np.testing.assert_allclose(got[:, 1:], np.tile([0.3, 0.0], (16, 1)), **tolerance)
     if ranges == "minmax":
-        np.testing.assert_allclose(got[:, 0], 0.1, rtol=1e-6)
+        np.testing.assert_allclose(got[:, 0], 0.1, **tolerance)
+
+
+@pytest.mark.parametrize("ranges", ["minmax", "per_channel"])
+def test_a_bias_too_large_for_its_weights_leaves_the_other_outputs_alone(
+    make_policy, payload, ranges
+):
+    net, frames = small_cnn(make_policy)
+    before = open_engine(payload(net, ranges=ranges, calibration=frames)).run(frames)
+    net.layers[-1].bias.data[1] = 1e9
+    got = open_engine(payload(net, ranges=ranges, calibration=frames)).run(frames)
+    np.testing.assert_allclose(got[:, 1], reference(net, frames)[:, 1], rtol=1e-6)
+    np.testing.assert_array_equal(got[:, [0, 2]], before[:, [0, 2]])
+
+
+def test_the_smallest_scales_by_hand():
+    weight = torch.tensor([[1.27, -0.1], [0.127, 0.1], [0.0, 0.0]])
+    config = parse_precision("int8", "per_channel").weight
+    integers, scale = quantize_rows(weight, config, torch.tensor([0.005, 0.02, 3e-9]))
+    # Of the first row the scale is 0.01; the second's would be 0.001.
+    assert integers.tolist() == [[127, -10], [6, 5], [0, 0]]
+    assert scale.tolist() == pytest.approx([0.01, 0.02, 3e-9])
+    config = parse_precision("int8").weight  # 0.01 for all
+    integers, scale = quantize_rows(weight, config, torch.tensor([0.005, 0.02, 3e-9]))
+    assert integers.tolist() == [[127, -10], [6, 5], [0, 0]]
+    assert scale.tolist() == pytest.approx([0.01, 0.02, 0.01])
+
+
+@pytest.mark.parametrize("ranges", [*RANGES, "mse"])
+@pytest.mark.parametrize("network", ["nature-cnn", "64x2"])
+def test_ordinary_weights_and_biases_are_as_if_there_were_no_smallest_scale(network, ranges):
+    """Bit for bit, in each layer."""
+    net, precision = random_policy(network, seed=0), parse_precision("int8", ranges)
+    graph = StaticGraph(net, precision, random_observations(net, 4, seed=1))
+    for name, layer in weight_layers(net):
+        integers, scale = quantize_rows(layer.weight, precision.weight)
+        units = (torch.tensor(graph.tensors[f"{name}.input.scale"]) * scale).double()
+        expected = {"weight": integers, "scale": scale, "bias": (layer.bias / units).round().int()}
+        for what, tensor in expected.items():
+            np.testing.assert_array_equal(graph.tensors[f"{name}.{what}"], tensor, strict=True)
+
+
+@pytest.mark.parametrize("first", [("normalize", {"shape": [2, 4, 4], "epsilon": 1e-8,
+                                                  "clip": 10.0}), "identity"], ids=str)  # fmt: skip
+def test_only_the_first_layer_divides_frames_of_uint8(make_policy, payload, first):
+    convolution = ("conv2d", {"in_channels": 2, "out_channels": 4, "kernel_size": 3})
+    last = ("linear", {"in_features": 16, "out_features": 3})
+    divide = ("divide", {"by": 255.0})
+    net = make_policy((2, 4, 4), first, divide, convolution, "relu", "flatten", last)
+    frames = np.random.default_rng(0).integers(0, 256, (50, 2, 4, 4), dtype=np.uint8)
+    got = open_engine(payload(net, calibration=frames)).run(frames)
+    simulated = quantize_module(net, parse_precision("int8"), lambda m: m(torch.as_tensor(frames)))
+    expected = reference(simulated, frames)
+    # Sums round alike but for values between two levels.
+    assert np.median(np.abs(got - expected)) < 1e-3 * np.ptp(expected)
+    assert np.abs(got - expected).max() < 0.02 * np.ptp(expected)

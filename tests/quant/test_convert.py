@@ -107,6 +107,38 @@ def test_calibration_runs_once_and_ranges_are_frozen() -> None:
     assert torch.equal(quantized[0].input_quantizer.scale, scale)
 
 
+def normalized() -> nn.Sequential:
+    """In training mode, but for its second normalization."""
+    torch.manual_seed(0)
+    layers = [nn.Linear(5, 8), nn.BatchNorm1d(8), nn.BatchNorm1d(8), nn.Dropout(), nn.Linear(8, 3)]
+    net = nn.Sequential(*layers).train()
+    net[2].eval()
+    return net
+
+
+def test_calibration_is_in_evaluation_mode_whatever_mode_the_module_is_in() -> None:
+    net, x = normalized(), 3 * normal(64, 5) + 5
+    quantized = quantize_module(net, parse_precision("int8"), lambda m: m(x))
+    modes = [layer.training for layer in (quantized, *quantized)]
+    assert modes == [True, True, True, False, True, True]
+    evaluated = quantize_module(copy.deepcopy(net).eval(), parse_precision("int8"), lambda m: m(x))
+    assert quantized.state_dict().keys() == evaluated.state_dict().keys()
+    for name, value in quantized.state_dict().items():  # running statistics and ranges
+        assert torch.equal(value, evaluated.state_dict()[name]), name
+
+
+def test_a_calibration_that_fails_leaves_the_modes_as_they_were() -> None:
+    given = []
+
+    def calibrate(module: nn.Module) -> None:
+        given.append(module)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        quantize_module(normalized(), parse_precision("int8"), calibrate)
+    assert [layer.training for layer in given[0]] == [True, True, False, True, True]
+
+
 @pytest.mark.parametrize("name", ["fp16", "bf16"])
 def test_casts_give_what_the_real_format_gives(name: str) -> None:
     net, x = mlp(), normal(10, 5)

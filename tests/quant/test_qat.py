@@ -251,6 +251,18 @@ def test_bfloat16_inputs_stay_bfloat16() -> None:
     assert x.grad is not None and x.grad.dtype == torch.bfloat16
 
 
+@pytest.mark.parametrize("method", METHODS)
+def test_an_empty_batch_gives_nothing_and_no_gradient(method: str) -> None:
+    net = mlp()
+    quantize_aware([net], 4, method=method)
+    net(normal(20, 5))
+    start(net)
+    y = net.eval()(torch.empty(0, 5))
+    assert y.shape == (0, 3)
+    y.sum().backward()
+    assert all(not p.grad.any() for p in net.parameters() if p.grad is not None)
+
+
 def test_it_cannot_start_unobserved() -> None:
     network = mlp()
     quantize_aware([network], 8)
