@@ -20,7 +20,7 @@ from quarl_nb.rl.fits import check_fits
 from quarl_nb.rl.policies import load_policy
 from quarl_nb.rl.public_agents import public_agents
 from quarl_nb.studies.policies import PUBLIC, Subject, TrainedPolicies
-from quarl_nb.studies.ptq import FIRST_SEED, measure_policy
+from quarl_nb.studies.ptq import EPISODES, FIRST_SEED, episodes_in, measure_policy
 
 logger = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ def quantize_table(
     source: str | Path,
     env_id: str | None = None,
     bits: Sequence[int] = (8,),
-    episodes: int = 20,
+    episodes: int | None = None,
     ranges: str = "minmax",
     vecnormalize: str | Path | None = None,
     activation: str | None = None,
@@ -44,7 +44,7 @@ def quantize_table(
         source: an SB3 zip, a policy folder, or `hub:sb3/ppo-CartPole-v1`.
         env_id: where it acts; by default what the policy says.
         bits: repeated ones count once.
-        episodes: for each precision, on the same seeds.
+        episodes: for each precision, on the same seeds (default: the studies' 100, on Atari 30).
         ranges: how integer ranges are set: minmax, per_channel, percentile or mse.
         vecnormalize, activation: of an SB3 zip, where they do not lie in it or beside it.
 
@@ -62,9 +62,12 @@ def quantize_table(
     formats += [(f"affine{b}", ranges) for b in dict.fromkeys(bits)]
     for name, how in formats:
         parse_precision(name, how)  # a wrong one is to be told before minutes of episodes
-    check_counts(2, episodes=episodes)  # of one there is no interval
-    check_episode_seeds(first_seed, episodes)
+    if episodes is not None:
+        check_counts(2, episodes=episodes)  # of one there is no interval
+    check_episode_seeds(first_seed, episodes or EPISODES)
     subject = load_acting(source, env_id, vecnormalize, activation)
+    if episodes is None:
+        episodes = episodes_in(subject.env_id)
     budget = {"episodes": episodes, "first_seed": first_seed,
               "random_actions": random_actions_of(subject.net.spec.head, subject.env_id)}
     records = _measure(subject, formats, budget)

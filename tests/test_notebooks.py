@@ -478,8 +478,14 @@ def test_what_takes_hours_is_run_only_if_asked_for(tmp_path, monkeypatch, capsys
     assert load_records(store, ["weights"], "full")["weights"].empty and not measured
     assert capsys.readouterr().out == (
         "weights full: nothing is recorded; recompute=True measures it (hours)\n")  # fmt: skip
-    load_records(store, ["weights"], "quick")
     load_records(store, ["weights"], "full", ["ppo-CartPole-v1"])
+    assert capsys.readouterr().out == ("weights full: nothing of ppo-CartPole-v1 is recorded; "
+                                       "recompute=True measures it (hours)\n")  # fmt: skip
+    monkeypatch.setattr(ResultStore, "best_profile", lambda *_: "full")  # others have records there
+    load_records(store, ["weights"], None, ["ppo-CartPole-v1"])
+    assert not measured
+    load_records(store, ["weights"], "quick")
+    load_records(store, ["weights"], "full", ["ppo-CartPole-v1"], recompute=True)
     load_records(store, ["weights"], "full", recompute=True)
     assert measured == [("quick", {}), ("full", {"policies": ["ppo-CartPole-v1"]}), ("full", {})]
 
@@ -528,7 +534,9 @@ def test_what_is_no_folder_is_no_place_of_records(records):
         open_records(records)
 
 
-def test_of_several_policies_those_without_records_are_measured(store, monkeypatch):
+def test_of_several_policies_those_without_records_are_measured_unless_it_takes_hours(
+    store, monkeypatch, capsys
+):
     measured = []
 
     def measure(study, profile, *arguments, parameters, **options):
@@ -540,9 +548,12 @@ def test_of_several_policies_those_without_records_are_measured(store, monkeypat
         with pytest.raises(QuarlError, match="unknown policy with records 'mine'.*; measure it: "
                            "recompute=True, or quarl-nb run ptq --set policies=mine"):
             load_records(store, ["ptq"], None, ["mine", *others])
-    assert measured == [("ptq", "full", {"policies": ["mine"]})] * 2
+        assert "ptq full: nothing of mine is recorded" in capsys.readouterr().out
+    assert not measured
+    load_records(store, ["ptq"], "quick", ["mine"])
+    assert measured == [("ptq", "quick", {"policies": ["mine"]})]
     load_records(store, ["ptq"], None, ["ppo-CartPole-v1"])
-    assert len(measured) == 2
+    assert len(measured) == 1
 
 
 def test_trainings_are_not_started_for_a_policy_without_records(store, monkeypatch):

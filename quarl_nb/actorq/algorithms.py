@@ -61,7 +61,7 @@ def make_algorithm(
     kind = ALGORITHMS[check_choice("algorithm of ActorQ", algo, ALGORITHMS)]
     check_counts(1, width=width, critic_width=critic_width)
     check_seeds(seed)
-    _check_device(device)
+    check_device(device)
     policy: Any = "MlpPolicy"
     if autocast:
         _check_autocast(algo, autocast, device)
@@ -120,7 +120,12 @@ def _check_autocast(algo: str, autocast: str, device: str) -> None:
         warnings.warn(message, RuntimeWarning, stacklevel=3)
 
 
-def _check_device(device: str) -> None:
+def check_device(device: str) -> None:
+    """Refuse a device of the learner that is not here.
+
+    Raises:
+        QuarlError: neither the processor nor one of the GPUs.
+    """
     kind, colon, index = device.partition(":")
     check_choice("device", kind, ("cpu", "cuda"))
     # With a driver that is too old for torch there are devices to count, and none to use.

@@ -33,7 +33,6 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
         reads_policy.add_argument("policy", help="an SB3 zip, a policy's folder or name, hub:...")
         reads_policy.add_argument("--env", metavar="ID", help="default: what the policy says; one "
                                   "of your own: MODULE:ID")
-        reads_policy.add_argument("--episodes", type=int, default=20, help="default: 20")
         reads_policy.add_argument("--vecnormalize", type=place, metavar="FILE",
                                   help="vecnormalize.pkl of an SB3 zip (read, never executed)")
         reads_policy.add_argument("--activation", metavar="NAME",
@@ -41,8 +40,11 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
                                        "tanh, relu, ...")
         reads_policy.add_argument("--ranges", default="minmax",
                                   help="minmax, per_channel, percentile or mse")
+    evaluate.add_argument("--episodes", type=int, default=20, help="default: 20")
     evaluate.add_argument("--precision", default="fp32", help="fp32, fp16, int8, affine4, ...")
     evaluate.add_argument("--seed", type=int, default=0, help="of the first episode (default: 0)")
+    quantize.add_argument("--episodes", type=int,
+                          help="of each precision (default: 100, on Atari 30)")
     quantize.add_argument("--bits", type=int, nargs="+", default=[8], help="widths (default: 8)")
     quantize.add_argument("--out", type=place, metavar="DIR", help="also write the table as CSV")
 

@@ -46,13 +46,15 @@ def load_records(
     for study in dict.fromkeys([*studies, *(n for s in studies for n in FAMILIES.get(s, ()))]):
         frames[study] = store.frame(study, profile)
         wanted = None if policies is None else _names_in(study, policies)
+        at = profile or store.best_profile(study) or FIRST_PROFILE
         if not recompute:
             wanted = _without_records(frames[study], wanted) if unasked else []
-            if wanted is None and profile == BEST:
-                print(f"{study} {profile}: nothing is recorded; recompute=True measures it (hours)")
+            if study in studies and wanted != [] and at == BEST:
+                whose = f"of {', '.join(wanted)} " if wanted else ""
+                print(f"{study} {at}: nothing {whose}is recorded; recompute=True measures it "
+                      "(hours)")  # fmt: skip
                 wanted = []
         if study in studies and wanted != []:
-            at = profile or store.best_profile(study) or FIRST_PROFILE
             parameters = {} if wanted is None else {"policies": wanted}
             _measure(store, study, at, parameters, recompute, workers)
             frames[study] = store.frame(study, at)

@@ -27,8 +27,8 @@ def latex(shown: pd.DataFrame, name: str, caption: str, index: bool) -> str:
     """Tables over both columns of a page (needs the packages array, booktabs and graphicx).
 
     One that is wider than `LINE` or longer than `PAGE` comes in parts, each with the caption and
-    the columns that tell rows apart (the index, or else the first ones); columns under one heading
-    stay together.
+    the columns that tell rows apart (the index, or else the first ones; where these leave no room,
+    a number); columns under one heading stay together.
 
     Args:
         name: the label of the first part is tab:`name`, of the second tab:`name`-2, ...
@@ -50,28 +50,45 @@ def _parts(shown: pd.DataFrame, index: bool) -> Iterator[pd.DataFrame]:
     widths = [min(WRAP, max(map(len, [_heading(name), *texts.iloc[:, i]]))) + _GAP
               for i, name in enumerate(shown.columns)]  # fmt: skip
     labels = 0 if index else _label_columns(texts, widths)
+    if labels is None:
+        numbered = shown.copy()
+        depth = shown.columns.nlevels
+        numbered.insert(0, ("row", *[""] * (depth - 1)) if depth > 1 else "row",
+                        [*range(1, len(shown) + 1)])  # fmt: skip
+        yield from _parts(numbered, index)
+        return
     labels_width = sum(widths[:labels])
     if index:
         levels = shown.index.to_frame().astype(str)
         labels_width += sum(levels[level].map(len).max() + _GAP for level in levels)
     heights = [max(ceil(len(text) / WRAP) for text in row) for row in texts.to_numpy()]
-    blocks = [[*block] for _, block in
-              groupby(range(labels, len(widths)), key=lambda i: _block(shown.columns[i], i))]
-    sizes = [sum(widths[i] for i in block) for block in blocks]
+    blocks, sizes = _blocks(texts, widths, labels)
     for chosen in _packed(sizes, LINE - labels_width):
         columns = [*range(labels), *(i for block in chosen for i in blocks[block])]
         for rows in _packed(heights, PAGE):
             yield shown.iloc[rows, columns]
 
 
-def _label_columns(texts: pd.DataFrame, widths: Sequence[int]) -> int:
-    """How many of the first columns tell rows apart; 1 if that takes more than half a line."""
+def _label_columns(texts: pd.DataFrame, widths: Sequence[int]) -> int | None:
+    """How many of the first columns tell rows apart; None if no part has room for those and for
+    the widest block of the others. 1 of what needs no parts from left to right."""
+    if sum(widths) <= LINE:
+        return 1
     for n in range(1, texts.shape[1]):
-        if sum(widths[:n]) > LINE / 2:
+        if sum(widths[:n]) + max(_blocks(texts, widths, n)[1]) > LINE:
             break
         if not texts.iloc[:, :n].duplicated().any():
             return n
-    return 1
+    return None
+
+
+def _blocks(
+    texts: pd.DataFrame, widths: Sequence[int], first: int
+) -> tuple[list[list[int]], list[int]]:
+    """The columns from `first` on that stay together, and how wide each such block is."""
+    blocks = [[*block] for _, block in
+              groupby(range(first, len(widths)), key=lambda i: _block(texts.columns[i], i))]
+    return blocks, [sum(widths[i] for i in block) for block in blocks]
 
 
 def _packed(sizes: Sequence[int], room: int) -> list[list[int]]:

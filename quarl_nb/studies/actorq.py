@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from quarl_nb.actorq import Settings
-from quarl_nb.actorq.algorithms import make_algorithm
+from quarl_nb.actorq.algorithms import check_device, make_algorithm
 from quarl_nb.errors import QuarlError, check_counts
 from quarl_nb.processor import usable_cores
 from quarl_nb.rl.model import gpu_of
@@ -52,6 +52,7 @@ class ActorQStudy:
 
     def cells(self, parameters: Mapping[str, Any]) -> list[tuple[dict[str, Any], dict[str, Any]]]:
         """The matrix: (cell, budget) of every task, kind of actor and setting."""
+        check_device(parameters["device"])
         check_counts(0, steps=parameters["steps"], evaluations=parameters["evaluations"])
         check_counts(1, episodes=parameters["episodes"])
         found = []

@@ -32,7 +32,7 @@ SWEEP = [f"affine{bits}" for bits in range(2, 17)]
 CLASSIC = ["a2c-CartPole-v1", "dqn-CartPole-v1", "ppo-CartPole-v1",
            "a2c-MountainCarContinuous-v0", "ppo-MountainCarContinuous-v0"]  # fmt: skip
 OTHER_RANGES = [ranges for ranges in RANGES if ranges != "minmax"]
-ATARI_EPISODES = 30
+EPISODES, ATARI_EPISODES = 100, 30
 
 
 @dataclass(frozen=True)
@@ -61,9 +61,7 @@ class PTQStudy:
         found = []
         for policy in select(self.policies, parameters["policies"]):
             algo, env_id = self.policies.describe(policy)
-            episodes = parameters["episodes"]
-            if is_atari(env_id) or env_id.startswith("ALE/"):
-                episodes = min(episodes, ATARI_EPISODES)
+            episodes = episodes_in(env_id, parameters["episodes"])
             budget = {"first_seed": parameters["first_seed"]} | self.policies.version(policy)
             if share := self.policies.random_actions(policy):
                 budget["random_actions"] = share
@@ -102,6 +100,11 @@ def formats_of(parameters: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield precision, ranges
 
 
+def episodes_in(env_id: str, most: int = EPISODES) -> int:
+    """How many episodes a policy is measured over: `most`, of Atari no more than its own."""
+    return min(most, ATARI_EPISODES) if is_atari(env_id) or env_id.startswith("ALE/") else most
+
+
 def episode_seeds(budget: Mapping[str, Any]) -> range:
     """Those of the episodes that a cell is measured over, whatever its precision."""
     return range(budget["first_seed"], budget["first_seed"] + budget["episodes"])
@@ -136,7 +139,7 @@ SMOKE = {"policies": ["ppo-CartPole-v1"], "precisions": ["fp32", "int8", "affine
 QUICK = SMOKE | {"policies": CLASSIC, "precisions": SOME, "episodes": 20}
 FULL = QUICK | {"policies": ["all"], "precisions": TABLE_4 + [p for p in SWEEP if p != "affine8"],
                 "ranges": OTHER_RANGES, "ranges_at": ["int8", "affine4"],
-                "episodes": 100, "judged": ["fp32", "fp16", "affine8"],
+                "episodes": EPISODES, "judged": ["fp32", "fp16", "affine8"],
                 "swept": list(SWEPT)}  # fmt: skip
 
 PTQ = PTQStudy("ptq", TrainedPolicies(), {"smoke": SMOKE, "quick": QUICK, "full": FULL})

@@ -27,7 +27,7 @@ from quarl_nb.rl.ptq import quantize_policy
 from quarl_nb.rl.qat import exported_qat, prepare_qat
 from quarl_nb.rl.recipes import Recipe, get_recipe
 from quarl_nb.rl.sb3 import policy_from_model
-from quarl_nb.studies.ptq import ATARI_EPISODES, FIRST_SEED, episode_seeds
+from quarl_nb.studies.ptq import FIRST_SEED, episode_seeds, episodes_in
 from quarl_nb.studies.regularizers import (
     noise_for_quantization,
     normalize_hidden_layers,
@@ -178,10 +178,9 @@ def _budget(parameters: Mapping[str, Any], recipe: Recipe) -> dict[str, Any]:
     timesteps = min(timesteps, recipe.timesteps)
     if recipe.algo == "ddpg":
         timesteps = min(timesteps, parameters["ddpg_timesteps"])
-    episodes = parameters["episodes"]
     if is_atari(recipe.env_id):
         timesteps = min(timesteps, parameters["atari_timesteps"])
-        episodes = min(episodes, ATARI_EPISODES)
+    episodes = episodes_in(recipe.env_id, parameters["episodes"])
     check_episode_seeds(parameters["first_seed"], episodes)
     return {"timesteps": timesteps, "quant_delay": int(fraction * timesteps),
             "evaluations": parameters["evaluations"],

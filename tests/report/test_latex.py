@@ -67,9 +67,21 @@ def test_every_part_has_the_columns_that_tell_rows_apart() -> None:
     assert len(parts) > 1
     assert all([row[:2] for row in part] == [["a", "1"], ["a", "8"], ["b", "1"], ["b", "8"]]
                for part in parts)  # fmt: skip
+    # Labels may take what the widest of the other columns leaves: here all but 15 of 150.
+    table.iloc[:, 2:8] = "same"
+    table.iloc[:, 8] = [str(i) for i in range(4)]
+    table["c0"] = table["c1"] = "same"
+    for part in bodies(latex(table, "t", "c", False)):
+        assert [row[8] for row in part] == [*"0123"]
+
+
+def test_rows_that_no_part_has_room_to_tell_apart_are_numbered() -> None:
+    table = numbered(4, 20, 12)
     alike = pd.concat([table.iloc[:1]] * 3, ignore_index=True)
-    (_, second, *_) = bodies(latex(alike, "t", "c", False))
-    assert second[0][0] == "a" and second[0][1] not in alike.iloc[0, :5].tolist()
+    parts = bodies(latex(alike, "t", "c", False))
+    assert len(parts) > 1 and all([row[0] for row in part] == [*"123"] for part in parts)
+    shown = [cell for part in parts for cell in part[0][1:]]
+    assert shown == table.iloc[0].tolist()
 
 
 def test_columns_under_one_heading_stay_together() -> None:

@@ -167,7 +167,18 @@ def test_pooled_histogram_keeps_its_weights() -> None:
     edges = np.array([[0.0, 1, 2], [-1, 1, 3]])
     pooled, common = weights.pool_histograms(counts, edges, bins=4)
     assert list(common) == [-1, 0, 1, 2, 3]
-    assert list(pooled) == [5, 5 + 4, 15 + 2, 15]
+    assert list(pooled) == [0, 4 + 10, 2, 30]
+
+
+def test_the_figure_shows_a_lone_weight_far_out() -> None:
+    """Of a layer of 101 bins, whose first holds one weight, in the 201 of all layers."""
+    counts = np.zeros((2, 101))
+    edges = np.array([np.linspace(-1, 1, 102), np.linspace(-300, 100, 102)])
+    counts[0], counts[1, [0, 75, 76]] = 10, [1, 500, 500]
+    pooled, common = weights.pool_histograms(counts, edges)
+    held = np.flatnonzero(pooled)
+    assert pooled[held[0]] == 1 and common[held[0]] < -295
+    assert pooled.sum() == counts.sum()
 
 
 def test_a_policy_is_as_wide_as_its_widest_layer() -> None:

@@ -76,6 +76,20 @@ def test_zero_stands_for_the_tasks_own_setting():
     assert [[cell[knob] for knob in knobs] for cell in cells] == [[8, 5, 2], [8, 5, 2]]
 
 
+def test_a_gpu_that_is_not_there_is_told_before_any_cell(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(QuarlError, match="'cuda' was asked for, but torch finds no CUDA GPU"):
+        SPEEDUP.cells(SPEEDUP.profiles["full"] | {"device": "cuda"})
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    """One is found; nothing may run on it."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+
+
+@pytest.mark.usefixtures("gpu")
 def test_a_learner_on_a_gpu_trains_every_task_as_the_paper_did():
     own = {"tasks": [*TASKS], "actors": ["int8/onnxruntime"], "n_actors": [4], "steps": 0,
            "pull_periods": [0], "widths": [0], "samples_per_insert": [0.0], "autocast": "",
@@ -137,6 +151,7 @@ def test_on_a_gpu_another_learner_loads_the_kernels_first(env_id, algo, device, 
     monkeypatch.setattr("quarl_nb.studies.actorq.train_evaluated", train)
     monkeypatch.setattr("quarl_nb.studies.actorq.get_task", lambda env_id: Task(
         env_id, algo, "a task", 100, options={"n_steps": 3, "batch_size": 8}))
+    monkeypatch.setattr("quarl_nb.studies.actorq.check_device", lambda device: None)
     asked = {"tasks": [env_id], "widths": [8], "device": device, "seeds": [0, 1]}
     for cell, budget in SPEEDUP.cells(SPEEDUP.profiles["smoke"] | asked):
         with pytest.raises(QuarlError, match="stop"):

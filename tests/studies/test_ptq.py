@@ -18,7 +18,7 @@ from quarl_nb.runner import plan, run_study
 from quarl_nb.store import ResultStore
 from quarl_nb.studies import STUDIES, get_study
 from quarl_nb.studies.policies import TrainedPolicies, select
-from quarl_nb.studies.ptq import PTQ, PTQ_PUBLIC
+from quarl_nb.studies.ptq import PTQ, PTQ_PUBLIC, episodes_in
 from quarl_nb.studies.weights import WEIGHTS, WEIGHTS_PUBLIC
 
 
@@ -101,6 +101,22 @@ def test_a_format_that_the_policy_cannot_run_in_is_left_out(project, monkeypatch
     table = quantize_table("data/policies/ppo-CartPole-v1", episodes=2)
     assert list(table["precision"]) == ["fp32", "int8", "affine8"]
     assert "fp16 is left out: the policy's outputs are NaN" in caplog.text
+
+
+def test_a_policy_of_ones_own_plays_as_many_episodes_as_the_suites(monkeypatch):
+    played = []
+
+    def measure(subject, formats, budget):
+        played.append(budget["episodes"])
+        raise QuarlError("enough")
+
+    monkeypatch.setattr(quantize, "_measure", measure)
+    for options in ({}, {"episodes": 7}):
+        with pytest.raises(QuarlError, match="enough"):
+            quantize_table("data/policies/ppo-CartPole-v1", **options)
+    assert played == [100, 7]
+    assert episodes_in("CartPole-v1") == 100 and episodes_in("CartPole-v1", 20) == 20
+    assert episodes_in("PongNoFrameskip-v4") == episodes_in("ALE/Pong-v5") == 30
 
 
 @pytest.mark.parametrize(("options", "message"), [

@@ -85,7 +85,8 @@ def _summary(measured: Mapping[str, Any]) -> dict[str, float]:
 
 
 def pool_histograms(counts: Floats, edges: Floats, bins: int = 201) -> tuple[Floats, Floats]:
-    """One histogram of all layers; weights are spread evenly within the bins that held them.
+    """One histogram of all layers; a layer's bin goes whole to the common one of its middle, or
+    the lone weight at a far end would be spread over bins that hold less than one.
 
     Args:
         counts: shape [layers, bins of the layers].
@@ -95,11 +96,8 @@ def pool_histograms(counts: Floats, edges: Floats, bins: int = 201) -> tuple[Flo
         counts [bins] (their sum is kept) and common edges [bins + 1].
     """
     common = np.linspace(edges.min(), edges.max(), bins + 1)
-    pooled = np.zeros(bins)
-    for layer_counts, layer_edges in zip(counts, edges, strict=True):
-        below = np.concatenate([[0.0], np.cumsum(layer_counts)])
-        pooled += np.diff(np.interp(common, layer_edges, below))
-    return pooled, common
+    middles = (edges[:, 1:] + edges[:, :-1]) / 2
+    return np.histogram(middles, common, weights=counts)[0], common
 
 
 def weight_distributions(weights: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
@@ -148,8 +146,7 @@ def _histograms(ax: Axes, rows: pd.DataFrame, color: str) -> None:
         counts = np.asarray(row["weight_counts"], float)
         density = counts / counts.sum() / np.diff(row["weight_edges"])
         middle = (np.asarray(row["weight_edges"])[1:] + row["weight_edges"][:-1]) / 2
-        # A bin below one weight is only what pooling spread out.
-        ax.plot(middle, np.where(counts >= 1, density, np.nan), color=color, lw=0.7,
+        ax.plot(middle, np.where(counts > 0, density, np.nan), color=color, lw=0.7,
                 marker=".", ms=1, alpha=0.8)
     ax.set_yscale("log")
     ax.yaxis.set_minor_locator(NullLocator())
