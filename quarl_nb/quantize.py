@@ -18,7 +18,7 @@ from quarl_nb.rl.envs import named_by_file
 from quarl_nb.rl.exploration import random_actions_of
 from quarl_nb.rl.fits import check_fits
 from quarl_nb.rl.policies import load_policy
-from quarl_nb.rl.public_agents import public_agents
+from quarl_nb.rl.public.agents import public_agents
 from quarl_nb.studies.policies import PUBLIC, Subject, TrainedPolicies
 from quarl_nb.studies.ptq import EPISODES, FIRST_SEED, episodes_in, measure_policy
 

@@ -17,7 +17,7 @@ from quarl_nb.rl.envs import make_env
 from quarl_nb.rl.fast_cnn import training_dtype
 from quarl_nb.rl.half_dqn import HalfDQNPolicy
 from quarl_nb.rl.recipes import linear
-from quarl_nb.rl.sb3_spaces import obs_of
+from quarl_nb.rl.sb3.spaces import obs_of
 
 ALGORITHMS: dict[str, type[OffPolicyAlgorithm]] = {
     "d4pg": D4PG, "ddpg": DDPG, "dqn": DQN, "sac": SAC, "td3": TD3,

@@ -17,7 +17,7 @@ from quarl_nb.errors import users_own
 from quarl_nb.processes import keep_freed_memory
 from quarl_nb.rl.cuda_graph import GraphedUpdate, can_be_graphed, train_once
 from quarl_nb.rl.policies import PolicyNet
-from quarl_nb.rl.sb3 import policy_from_model
+from quarl_nb.rl.sb3.convert import policy_from_model
 
 ACTIVITIES = ("insert", "sample", "train", "publish", "save", "wait")
 SAMPLERS = ("sample", "sample_weighted")  # of replay buffers: SB3's, and by priority

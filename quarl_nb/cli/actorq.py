@@ -137,7 +137,7 @@ def _learn(
 def _lies_in(folder: Path, learner: OffPolicyAlgorithm) -> bool:
     """Whether the policy in `folder` is the learner's."""
     from quarl_nb.rl.policies import digest_of, load_digest
-    from quarl_nb.rl.sb3 import policy_from_model
+    from quarl_nb.rl.sb3.convert import policy_from_model
 
     try:
         return load_digest(folder) == digest_of(policy_from_model(learner))
@@ -218,7 +218,7 @@ def _save_policy(
 ) -> list[str]:
     """Save the policy, if a folder is named: what there is to tell of it."""
     from quarl_nb.rl.policies import save_policy
-    from quarl_nb.rl.sb3 import policy_from_model
+    from quarl_nb.rl.sb3.convert import policy_from_model
 
     if options.to is None:
         return []

@@ -19,7 +19,7 @@ from quarl_nb.paths import held_alone
 from quarl_nb.quant import is_finite
 from quarl_nb.rl.d4pg_policies import D4PGPolicy
 from quarl_nb.rl.replay_state import check_replay, replay_state, restore_replay
-from quarl_nb.rl.sb3_environment import env_id_of
+from quarl_nb.rl.sb3.environment import env_id_of
 from quarl_nb.writing import replacing, sweep
 
 FORMAT = 2

@@ -22,10 +22,10 @@ from ale_py.vector_env import AtariVectorEnv
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
-import quarl_nb.rl.air_navigation  # noqa: F401  which registers our own environments
+import quarl_nb.rl.air.navigation  # noqa: F401  which registers our own environments
 from quarl_nb.errors import QuarlError, brief, did_you_mean, one_line, users_own
 from quarl_nb.rl.atari import is_atari, make_atari_env, make_atari_vec
-from quarl_nb.rl.sb3_spaces import obs_of
+from quarl_nb.rl.sb3.spaces import obs_of
 
 OURS = "quarl/"
 RESCALED = "rescaled:"

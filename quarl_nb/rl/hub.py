@@ -10,7 +10,7 @@ from typing import Any
 from quarl_nb.errors import QuarlError, brief
 from quarl_nb.rl.envs import named_by_file
 from quarl_nb.rl.policies import DESCRIPTION, TENSORS, PolicyNet, load_policy
-from quarl_nb.rl.sb3_normalization import ANY_STATISTICS, SETTINGS
+from quarl_nb.rl.sb3.normalization import ANY_STATISTICS, SETTINGS
 
 PREFIX = "hub:"
 _FILES = (f"{TENSORS}*", DESCRIPTION, "*.zip", ANY_STATISTICS, SETTINGS, f"*/{SETTINGS}")

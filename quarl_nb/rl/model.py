@@ -20,7 +20,7 @@ from quarl_nb.rl.fast_cnn import FAST_CNN_POLICIES, FastNatureCNN, training_dtyp
 from quarl_nb.rl.half_dqn import HalfDQNPolicy
 from quarl_nb.rl.prioritized import PrioritizedDQN, PrioritizedReplayBuffer
 from quarl_nb.rl.recipes import Recipe
-from quarl_nb.rl.sb3_vec import ArenaVecEnv, AtariVecEnv
+from quarl_nb.rl.sb3.vec_env import ArenaVecEnv, AtariVecEnv
 
 ALGORITHMS: dict[str, type[BaseAlgorithm]] = {"a2c": A2C, "ddpg": DDPG, "dqn": DQN, "ppo": PPO}
 NOISE = {"normal": NormalActionNoise, "ornstein-uhlenbeck": OrnsteinUhlenbeckActionNoise}

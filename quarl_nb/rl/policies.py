@@ -84,14 +84,14 @@ def load_policy(
 
         return load_from_hub(text, **options)
     if path.suffix == ".zip":
-        from quarl_nb.rl.sb3 import policy_from_zip
+        from quarl_nb.rl.sb3.convert import policy_from_zip
 
         return policy_from_zip(path, **options)
     for name in ("activation", "vecnormalize"):
         if options[name] is not None:
             raise QuarlError(f"{name} goes with an SB3 zip: '{source}' has its own")
     if text.startswith("public/") and not path.exists():
-        from quarl_nb.rl.public_agents import load_agent
+        from quarl_nb.rl.public.agents import load_agent
 
         net = load_agent(text.removeprefix("public/"))
     else:

@@ -28,9 +28,9 @@ from quarl_nb.rl.qat_networks import (
     training_quantizers,
 )
 from quarl_nb.rl.quant_delay import QuantDelay
-from quarl_nb.rl.sb3 import policy_from_model
-from quarl_nb.rl.sb3_environment import env_id_of
-from quarl_nb.rl.sb3_layers import Tensors
+from quarl_nb.rl.sb3.convert import policy_from_model
+from quarl_nb.rl.sb3.environment import env_id_of
+from quarl_nb.rl.sb3.layers import Tensors
 
 # The acting network, and what SB3 calls the list of its statistics that the target copies.
 STATISTICS = {

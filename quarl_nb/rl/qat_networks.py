@@ -8,7 +8,7 @@ from torch import nn
 from quarl_nb.errors import check_choice
 from quarl_nb.quant.qat import qat_layers
 from quarl_nb.quant.training import TrainingQuantizer
-from quarl_nb.rl.sb3_layers import algorithm_of
+from quarl_nb.rl.sb3.layers import algorithm_of
 
 _ON_POLICY = ("pi_features_extractor", "mlp_extractor.policy_net", "action_net")
 # The parts of an algorithm's policy that act, in the order in which they run.

@@ -20,7 +20,7 @@ from stable_baselines3.common.callbacks import BaseCallback
 from tqdm import tqdm
 
 from quarl_nb.errors import QuarlError
-from quarl_nb.rl.air_curriculum import CurriculumCallback
+from quarl_nb.rl.air.curriculum import CurriculumCallback
 from quarl_nb.rl.checkpoint import (
     Mark,
     Progress,
@@ -34,7 +34,7 @@ from quarl_nb.rl.model import make_model
 from quarl_nb.rl.policies import save_policy
 from quarl_nb.rl.recipes import Recipe
 from quarl_nb.rl.run_files import describe_run, forget_lost
-from quarl_nb.rl.sb3 import policy_from_model
+from quarl_nb.rl.sb3.convert import policy_from_model
 from quarl_nb.writing import abandon, make_writable
 
 logger = logging.getLogger(__name__)

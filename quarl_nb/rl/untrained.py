@@ -22,7 +22,7 @@ from quarl_nb.paths import read_object, untrained_file
 from quarl_nb.provenance import package_versions, utc_now
 from quarl_nb.rl.envs import make_env
 from quarl_nb.rl.evaluate import Playable, evaluate
-from quarl_nb.rl.public_envs import MAKERS
+from quarl_nb.rl.public.envs import MAKERS
 from quarl_nb.rl.recipes import get_recipe, recipes
 from quarl_nb.writing import write_atomically
 

@@ -32,8 +32,8 @@ from quarl_nb.edge.build import (
 from quarl_nb.edge.export import PRECISIONS, export_policy
 from quarl_nb.edge.pi_model import BOARDS, RUNTIMES, predict
 from quarl_nb.errors import QuarlError, check_at_least, check_choice, check_seeds
-from quarl_nb.rl.air_navigation import ENV_ID, N_ACTIONS
-from quarl_nb.rl.air_world import OBS_SIZE
+from quarl_nb.rl.air.navigation import ENV_ID, N_ACTIONS
+from quarl_nb.rl.air.world import OBS_SIZE
 from quarl_nb.rl.layers import Layer
 from quarl_nb.rl.observations import collect_observations
 from quarl_nb.rl.policies import Head, PolicyNet, PolicySpec

@@ -36,7 +36,7 @@ from quarl_nb.rl.evaluate import evaluate
 from quarl_nb.rl.fast_cnn import NATURE_FILTERS, PRECISIONS, LossScaler
 from quarl_nb.rl.model import gpu_of, make_model
 from quarl_nb.rl.recipes import Recipe, get_recipe
-from quarl_nb.rl.sb3 import policy_from_model
+from quarl_nb.rl.sb3.convert import policy_from_model
 from quarl_nb.studies.ptq import ATARI_EPISODES, FIRST_SEED, episode_seeds
 from quarl_nb.studies.update_times import step_times
 from quarl_nb.studies.watched import Schedule, train_watched

@@ -19,7 +19,7 @@ from torch import nn
 
 from quarl_nb.errors import QuarlError, check_counts, check_episode_seeds, check_seeds
 from quarl_nb.quant import Precision, parse_precision, weight_bytes
-from quarl_nb.rl.air_navigation import ENV_ID, AirNavigationEnv
+from quarl_nb.rl.air.navigation import ENV_ID, AirNavigationEnv
 from quarl_nb.rl.evaluate import Evaluation, evaluate
 from quarl_nb.rl.model import make_model
 from quarl_nb.rl.policies import PolicyNet, PolicySpec, load_spec

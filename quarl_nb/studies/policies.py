@@ -13,7 +13,7 @@ from quarl_nb.errors import QuarlError, check_choice
 from quarl_nb.paths import entries, policies_folder
 from quarl_nb.rl.exploration import random_actions_of
 from quarl_nb.rl.policies import DESCRIPTION, PolicyNet, load_digest, load_policy, load_spec
-from quarl_nb.rl.public_agents import KNOWN, PublicAgent, load_agent, public_agents
+from quarl_nb.rl.public.agents import KNOWN, PublicAgent, load_agent, public_agents
 from quarl_nb.rl.recipes import recipes
 
 PUBLIC = "public/"
@@ -109,7 +109,7 @@ class TrainedPolicies:
 
 
 class PublicPolicies:
-    """The publicly trained agents (`quarl_nb.rl.public_agents`); none where they do not lie."""
+    """The publicly trained agents (`quarl_nb.rl.public.agents`); none where they do not lie."""
 
     def names(self) -> list[str]:
         return [PUBLIC + name for name in public_agents()]

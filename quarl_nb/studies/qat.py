@@ -26,7 +26,7 @@ from quarl_nb.rl.policies import PolicyNet
 from quarl_nb.rl.ptq import quantize_policy
 from quarl_nb.rl.qat import exported_qat, prepare_qat
 from quarl_nb.rl.recipes import Recipe, get_recipe
-from quarl_nb.rl.sb3 import policy_from_model
+from quarl_nb.rl.sb3.convert import policy_from_model
 from quarl_nb.studies.ptq import FIRST_SEED, episode_seeds, episodes_in
 from quarl_nb.studies.regularizers import (
     noise_for_quantization,

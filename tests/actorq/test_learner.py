@@ -19,7 +19,7 @@ from quarl_nb.actorq.settings import Settings, Transitions
 from quarl_nb.errors import QuarlError, UnavailableError
 from quarl_nb.rl.prioritized import PrioritizedDQN, PrioritizedReplayBuffer
 from quarl_nb.rl.replay_state import restore_replay
-from quarl_nb.rl.sb3 import policy_from_model
+from quarl_nb.rl.sb3.convert import policy_from_model
 
 
 def transitions(obs, next_obs, actions, rewards, dones, timeouts, actor=0):

@@ -26,7 +26,7 @@ from quarl_nb.actorq.settings import ActorTask, Orders
 from quarl_nb.actorq.variables import SharedVariables, Variables
 from quarl_nb.rl.envs import make_env
 from quarl_nb.rl.policies import PolicyNet
-from quarl_nb.rl.sb3 import policy_from_model
+from quarl_nb.rl.sb3.convert import policy_from_model
 
 ACTORS = {"torch fp32": ("fp32", "torch"), "ORT fp32": ("fp32", "onnxruntime"),
           "ORT int8": ("int8", "onnxruntime")}  # fmt: skip

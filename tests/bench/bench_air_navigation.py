@@ -12,7 +12,7 @@ import time
 import gymnasium as gym
 import numpy as np
 
-from quarl_nb.rl.air_navigation import ENV_ID, AirNavigationEnv
+from quarl_nb.rl.air.navigation import ENV_ID, AirNavigationEnv
 
 ARENAS, STEPS, ROUNDS = 64, 3000, 5
 

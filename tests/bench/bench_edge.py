@@ -17,7 +17,7 @@ import torch
 from quarl_nb.edge.build import build, run_test, this_machine
 from quarl_nb.edge.export import PRECISIONS, export_policy
 from quarl_nb.inference.onnx import session_options
-from quarl_nb.rl.air_navigation import ENV_ID
+from quarl_nb.rl.air.navigation import ENV_ID
 from quarl_nb.rl.observations import collect_observations
 from quarl_nb.studies.edge import TABLE_6, navigation_policy
 

@@ -20,7 +20,7 @@ from stable_baselines3.common.vec_env import VecFrameStack
 from quarl_nb.inference import fast_policy
 from quarl_nb.rl.atari import ATARI_FRAME_SKIP
 from quarl_nb.rl.evaluate import evaluate
-from quarl_nb.rl.sb3 import policy_from_model
+from quarl_nb.rl.sb3.convert import policy_from_model
 
 ENV_ID = "PongNoFrameskip-v4"
 WORKERS, EPISODES, REPEATS = 2, 30, 2

@@ -25,7 +25,7 @@ from quarl_nb.rl.checkpoint import Progress, read_progress, save_checkpoint
 from quarl_nb.rl.model import make_model
 from quarl_nb.rl.policies import load_policy, save_policy
 from quarl_nb.rl.recipes import get_recipe
-from quarl_nb.rl.sb3 import policy_from_model
+from quarl_nb.rl.sb3.convert import policy_from_model
 from quarl_nb.rl.train import train
 
 PPO, A2C, DQN = (f"{algo}-CartPole-v1" for algo in ("ppo", "a2c", "dqn"))

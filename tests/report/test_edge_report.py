@@ -22,8 +22,8 @@ from quarl_nb.report.edge.testing import (
 )
 from quarl_nb.report.stats import wilson
 from quarl_nb.report.style import NothingToDrawError
-from quarl_nb.rl.air_navigation import N_ACTIONS
-from quarl_nb.rl.air_world import OBS_SIZE
+from quarl_nb.rl.air.navigation import N_ACTIONS
+from quarl_nb.rl.air.world import OBS_SIZE
 
 
 def test_times_stand_side_by_side_with_speedups_of_the_same_runtime() -> None:

@@ -12,15 +12,15 @@ from stable_baselines3.dqn.policies import DQNPolicy
 
 from quarl_nb.report.edge.success import published_success
 from quarl_nb.rl import train as training
-from quarl_nb.rl.air_curriculum import CurriculumCallback
-from quarl_nb.rl.air_navigation import ENV_ID, GOAL_ID
-from quarl_nb.rl.air_world import MAX_GOAL_DISTANCE_M
+from quarl_nb.rl.air.curriculum import CurriculumCallback
+from quarl_nb.rl.air.navigation import ENV_ID, GOAL_ID
+from quarl_nb.rl.air.world import MAX_GOAL_DISTANCE_M
 from quarl_nb.rl.checkpoint import read_progress
 from quarl_nb.rl.half_dqn import HalfDQNPolicy
 from quarl_nb.rl.model import make_model
 from quarl_nb.rl.policies import load_policy
 from quarl_nb.rl.recipes import EARLY, PUBLISHED_SUCCESS, Curriculum, get_recipe, recipes
-from quarl_nb.rl.sb3_vec import ArenaVecEnv
+from quarl_nb.rl.sb3.vec_env import ArenaVecEnv
 from quarl_nb.rl.train import SELECTION_SEED
 from quarl_nb.studies.navigation import fly
 

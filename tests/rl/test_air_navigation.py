@@ -9,9 +9,9 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 
 from quarl_nb.errors import QuarlError
-from quarl_nb.rl.air_drawing import draw_still, fly
-from quarl_nb.rl.air_navigation import ENV_ID, AirNavigationEnv, AirNavigationVectorEnv
-from quarl_nb.rl.air_world import (
+from quarl_nb.rl.air.drawing import draw_still, fly
+from quarl_nb.rl.air.navigation import ENV_ID, AirNavigationEnv, AirNavigationVectorEnv
+from quarl_nb.rl.air.world import (
     DRONE_RADIUS_M,
     GOAL_RADIUS_M,
     HALF,

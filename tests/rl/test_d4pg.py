@@ -22,7 +22,7 @@ from quarl_nb.rl.d4pg import D4PG
 from quarl_nb.rl.envs import make_env
 from quarl_nb.rl.evaluate import evaluate
 from quarl_nb.rl.policies import PolicyNet, load_policy
-from quarl_nb.rl.sb3 import policy_from_model
+from quarl_nb.rl.sb3.convert import policy_from_model
 
 PENDULUM = "Pendulum-v1"
 ATOMS = {"n_atoms": 5, "v_min": -4.0, "v_max": 4.0}

@@ -24,7 +24,7 @@ from quarl_nb.rl.fast_cnn import (
 )
 from quarl_nb.rl.model import make_model
 from quarl_nb.rl.recipes import recipes
-from quarl_nb.rl.sb3 import policy_from_model
+from quarl_nb.rl.sb3.convert import policy_from_model
 
 SPACE = Box(0, 255, (4, 84, 84), dtype=np.uint8)
 

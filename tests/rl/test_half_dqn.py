@@ -6,7 +6,7 @@ import torch
 from stable_baselines3 import DQN
 
 from quarl_nb.rl.half_dqn import HalfDQNPolicy
-from quarl_nb.rl.sb3 import policy_from_model
+from quarl_nb.rl.sb3.convert import policy_from_model
 
 
 @pytest.fixture

@@ -23,14 +23,14 @@ from quarl_nb.errors import QuarlError
 from quarl_nb.quantize import load_acting
 from quarl_nb.rl.evaluate import evaluate
 from quarl_nb.rl.policies import load_policy
-from quarl_nb.rl.public_agents import (
+from quarl_nb.rl.public.agents import (
     AGENTS_VARIABLE,
     KNOWN,
     agents_folder,
     load_agent,
     public_agents,
 )
-from quarl_nb.rl.public_envs import (
+from quarl_nb.rl.public.envs import (
     BabyA3CFrame,
     EpsilonGreedyWrapper,
     OpenAIPongFrame,

@@ -39,7 +39,7 @@ from quarl_nb.rl.model import make_model
 from quarl_nb.rl.policies import PolicyNet, load_policy, save_policy
 from quarl_nb.rl.recipes import get_recipe
 from quarl_nb.rl.safe_pickle import read_vecnormalize
-from quarl_nb.rl.sb3 import env_id_in, policy_from_model, policy_from_zip
+from quarl_nb.rl.sb3.convert import env_id_in, policy_from_model, policy_from_zip
 
 PENDULUM, CARTPOLE = "Pendulum-v1", "CartPole-v1"
 OFF = {"buffer_size": 10, "device": "cpu"}

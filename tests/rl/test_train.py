@@ -12,13 +12,13 @@ import torch
 
 from quarl_nb.errors import QuarlError
 from quarl_nb.rl import train as training
-from quarl_nb.rl.air_navigation import ENV_ID
+from quarl_nb.rl.air.navigation import ENV_ID
 from quarl_nb.rl.checkpoint import Progress, load_checkpoint, read_progress, save_checkpoint
 from quarl_nb.rl.evaluate import Evaluation
 from quarl_nb.rl.model import make_model
 from quarl_nb.rl.policies import load_policy
 from quarl_nb.rl.recipes import get_recipe, linear, recipes
-from quarl_nb.rl.sb3_vec import ArenaVecEnv, AtariVecEnv
+from quarl_nb.rl.sb3.vec_env import ArenaVecEnv, AtariVecEnv
 from quarl_nb.rl.zoo import publish
 
 SHORT = dict(timesteps=600, eval_every=300, eval_episodes=2, target_return=None)

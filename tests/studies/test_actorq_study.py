@@ -13,7 +13,7 @@ from quarl_nb.processes import SPAWN, child_environment
 from quarl_nb.report.actorq.knobs import papers_setting
 from quarl_nb.report.paper import published
 from quarl_nb.rl.policies import save_policy
-from quarl_nb.rl.sb3 import policy_from_model
+from quarl_nb.rl.sb3.convert import policy_from_model
 from quarl_nb.runner import plan, run_study
 from quarl_nb.store import ResultStore
 from quarl_nb.studies import actorq_training

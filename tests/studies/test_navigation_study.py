@@ -12,8 +12,8 @@ import torch
 from torch import nn
 
 from quarl_nb.errors import QuarlError
-from quarl_nb.rl.air_navigation import ENV_ID, AirNavigationEnv
-from quarl_nb.rl.air_world import MAX_STEPS, OBS_SIZE
+from quarl_nb.rl.air.navigation import ENV_ID, AirNavigationEnv
+from quarl_nb.rl.air.world import MAX_STEPS, OBS_SIZE
 from quarl_nb.rl.layers import Layer
 from quarl_nb.rl.policies import (
     Head,

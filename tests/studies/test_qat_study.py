@@ -16,7 +16,7 @@ from quarl_nb.rl.evaluate import Evaluation
 from quarl_nb.rl.model import make_model
 from quarl_nb.rl.policies import PolicyNet
 from quarl_nb.rl.recipes import get_recipe
-from quarl_nb.rl.sb3 import policy_from_model
+from quarl_nb.rl.sb3.convert import policy_from_model
 from quarl_nb.runner import plan, run_study
 from quarl_nb.store import ResultStore, to_json
 from quarl_nb.studies import qat, watched

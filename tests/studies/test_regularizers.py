@@ -14,7 +14,7 @@ from quarl_nb.quant import parse_precision, quantize_module
 from quarl_nb.quant.qat import quantize_aware
 from quarl_nb.rl.qat import export_qat, prepare_qat
 from quarl_nb.rl.qat_networks import is_quantized
-from quarl_nb.rl.sb3 import policy_from_model
+from quarl_nb.rl.sb3.convert import policy_from_model
 from quarl_nb.studies.regularizers import (
     WeightNoise,
     noise_for_quantization,

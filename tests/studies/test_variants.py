@@ -6,7 +6,7 @@ from quarl_nb.actorq.algorithms import make_algorithm
 from quarl_nb.errors import QuarlError
 from quarl_nb.quant import affine_qparams, fake_quantize, weight_matrices
 from quarl_nb.report.actorq import variants
-from quarl_nb.rl.sb3 import policy_from_model
+from quarl_nb.rl.sb3.convert import policy_from_model
 from quarl_nb.runner import plan, run_study
 from quarl_nb.store import ResultStore
 from quarl_nb.studies.variants import (

@@ -1,10 +1,10 @@
-"""Policies I, II and III of Table 6 in `quarl_nb.rl.air_navigation`."""
+"""Policies I, II and III of Table 6 in `quarl_nb.rl.air.navigation`."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from quarl_nb.rl.air_navigation import ENV_ID, GOAL_ID
+from quarl_nb.rl.air.navigation import ENV_ID, GOAL_ID
 from quarl_nb.rl.recipes.recipe import Curriculum, Recipe
 
 # Hidden layers of Table 6's policies.

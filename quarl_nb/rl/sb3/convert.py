@@ -23,16 +23,16 @@ from quarl_nb.rl.safe_pickle import (
     read_tensors,
     read_vecnormalize,
 )
-from quarl_nb.rl.sb3_environment import env_id_of, warn_of_changes
-from quarl_nb.rl.sb3_layers import (
+from quarl_nb.rl.sb3.environment import env_id_of, warn_of_changes
+from quarl_nb.rl.sb3.layers import (
     FAMILIES,
     Acting,
     Tensors,
     algorithm_of,
     build_policy,
 )
-from quarl_nb.rl.sb3_normalization import find_normalization
-from quarl_nb.rl.sb3_spaces import ActionSpace, action_in, action_of, obs_in, obs_of
+from quarl_nb.rl.sb3.normalization import find_normalization
+from quarl_nb.rl.sb3.spaces import ActionSpace, action_in, action_of, obs_in, obs_of
 
 logger = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 from quarl_nb.errors import QuarlError
-from quarl_nb.rl.air_world import (
+from quarl_nb.rl.air.world import (
     MAX_GOAL_DISTANCE_M,
     N_ACTIONS,
     N_DRAWS,
@@ -144,7 +144,7 @@ class AirNavigationEnv(gym.Env):
         """The arena from above, uint8 ``[height, width, 3]``."""
         if self.render_mode is None:
             return None
-        from quarl_nb.rl.air_drawing import Flight, draw_frame
+        from quarl_nb.rl.air.drawing import Flight, draw_frame
 
         flight = Flight(self.world)
         flight.record()
@@ -162,7 +162,7 @@ class GoalReachedVectorEnv(AirNavigationVectorEnv):
 
 gym.register(
     ENV_ID,
-    entry_point="quarl_nb.rl.air_navigation:AirNavigationEnv",
-    vector_entry_point="quarl_nb.rl.air_navigation:AirNavigationVectorEnv",
+    entry_point="quarl_nb.rl.air.navigation:AirNavigationEnv",
+    vector_entry_point="quarl_nb.rl.air.navigation:AirNavigationVectorEnv",
 )
-gym.register(GOAL_ID, vector_entry_point="quarl_nb.rl.air_navigation:GoalReachedVectorEnv")
+gym.register(GOAL_ID, vector_entry_point="quarl_nb.rl.air.navigation:GoalReachedVectorEnv")

@@ -20,14 +20,14 @@ import gymnasium as gym
 from quarl_nb.errors import QuarlError, UnavailableError, check_choice, one_line
 from quarl_nb.paths import content_of
 from quarl_nb.rl.policies import PolicyNet, PolicySpec
-from quarl_nb.rl.public_envs import MAKERS
-from quarl_nb.rl.public_networks import CONVERTERS
+from quarl_nb.rl.public.envs import MAKERS
+from quarl_nb.rl.public.networks import CONVERTERS
 from quarl_nb.rl.safe_pickle import read_tensors
-from quarl_nb.rl.sb3 import MODERN_ENV_IDS, policy_from_zip
-from quarl_nb.rl.sb3_normalization import find_normalization
+from quarl_nb.rl.sb3.convert import MODERN_ENV_IDS, policy_from_zip
+from quarl_nb.rl.sb3.normalization import find_normalization
 
 AGENTS_VARIABLE = "QUARL_NB_AGENTS"
-_BESIDE = Path(__file__).resolve().parents[3] / "shared" / "agents"
+_BESIDE = Path(__file__).resolve().parents[4] / "shared" / "agents"
 # Today's environment of each one whose name alone does not tell it, and how to make it.
 _ENVIRONMENTS = {
     "Walker2d-v3": ("Walker2d-v5", "time-feature"),

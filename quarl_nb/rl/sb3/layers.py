@@ -12,7 +12,7 @@ from quarl_nb.errors import QuarlError
 from quarl_nb.rl.layers import Layer
 from quarl_nb.rl.policies import Head, PolicyNet, PolicySpec
 from quarl_nb.rl.safe_pickle import ObsNormalization
-from quarl_nb.rl.sb3_spaces import ActionSpace, ObsSpace
+from quarl_nb.rl.sb3.spaces import ActionSpace, ObsSpace
 
 Tensors = Mapping[str, torch.Tensor]
 

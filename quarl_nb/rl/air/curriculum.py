@@ -6,7 +6,7 @@ from collections import deque
 
 from stable_baselines3.common.callbacks import BaseCallback
 
-from quarl_nb.rl.air_world import MAX_GOAL_DISTANCE_M
+from quarl_nb.rl.air.world import MAX_GOAL_DISTANCE_M
 from quarl_nb.rl.recipes import Curriculum
 
 

@@ -16,8 +16,8 @@ from matplotlib.patches import Circle
 from numpy.typing import NDArray
 
 from quarl_nb.errors import QuarlError, check_seeds
-from quarl_nb.rl.air_navigation import AirNavigationEnv
-from quarl_nb.rl.air_world import (
+from quarl_nb.rl.air.navigation import AirNavigationEnv
+from quarl_nb.rl.air.world import (
     DRONE_RADIUS_M,
     FAN_RAD,
     GOAL_RADIUS_M,

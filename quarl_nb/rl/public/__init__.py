@@ -1,0 +1,1 @@
+"""Publicly trained agents: their files, networks and environments."""

@@ -1,0 +1,1 @@
+"""Between stable-baselines3 and our policies: models, zips, spaces, vector environments."""
