@@ -68,8 +68,10 @@ def build(folder: Path, target: Target, name: str = "test_policy") -> Path:
     """The test program of an exported folder, `folder`/`name`; policy.c alone is `name`.o.
 
     Raises:
-        QuarlError: the compiler refused (its first error).
+        QuarlError: no exported folder, or the compiler refused (its first error).
     """
+    if not (folder / "policy.c").is_file():
+        raise QuarlError(f"no policy.c in '{folder}': export a policy to it first")
     (folder / f"{name}.su").unlink(missing_ok=True)  # another compiler's: `policy_memory` reads it
     frames = "-fstack-size-section" if "ziglang" in target.command else "-fstack-usage"
     run_tool([*target.command, frames, "-c", "policy.c", "-o", f"{name}.o"], folder)

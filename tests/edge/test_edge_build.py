@@ -120,6 +120,13 @@ def test_compiler_errors_are_one_line(small_policy, obs, here, tmp_path):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("folder", ["empty", "missing"])
+def test_a_folder_that_nothing_was_exported_to_is_told(folder, here, tmp_path):
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(QuarlError, match=f"no policy.c in '.*{folder}': export a policy to it"):
+        build(tmp_path / folder, here)
+
+
 def test_a_crash_is_one_line(tmp_path):
     program = tmp_path / "crash"
     program.write_text("#!/bin/sh\nexit 7\n")

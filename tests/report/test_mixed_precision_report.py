@@ -355,6 +355,13 @@ def test_the_parts_of_a_step():
     assert shown.loc["fp32", "learner's share"] == "93%"
 
 
+def test_the_parts_of_a_step_name_their_machine():
+    both = [records({"A": 2.0}).assign(**{"provenance.cpu": cpu}) for cpu in ("one", "another")]
+    shown = parts_table(pd.concat(both, ignore_index=True))
+    assert not shown.duplicated(["policy", "device", "machine", "precision"]).any()
+    assert sorted(shown["machine"]) == ["another", "another", "one", "one"]
+
+
 def trained(
     precision: str, seed: int, training_s: float, cpu: str = "one", **curve: list
 ) -> tuple[dict, dict]:

@@ -140,7 +140,7 @@ def parts_table(records: pd.DataFrame) -> pd.DataFrame:
         parts = {"environment": _time(record, "env_step"), "decision": _time(record, "act"),
                  "learner": update_s}  # fmt: skip
         rows.append({
-            **record[["policy", "device", "precision"]],
+            **record[["policy", "device", "machine", "precision"]],
             **{f"{name} (ms)": f"{1000 * part_s:,.2f}" for name, part_s in parts.items()},
             "learner's share": f"{update_s / sum(parts.values()):.0%}",
             "steps a second, short run": f"{record['steps_per_s']:.3g}",
