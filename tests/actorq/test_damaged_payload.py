@@ -57,6 +57,16 @@ def test_an_actor_refuses_every_damage_and_goes_on_with_the_policy_it_has(
     assert actor.collect(3, Orders(False)).version == 2
 
 
+def test_an_actor_refuses_variables_older_than_those_it_has(counter, mlp_policy):
+    net = mlp_policy(2, (8,), 3)
+    task = ActorTask(0, counter, net.spec, Settings(n_actors=1))
+    actor = Actor(task)
+    actor.open(make_variables(net, 2, task))
+    with pytest.raises(QuarlError, match="variables went back from 2 to 1"):
+        actor.open(make_variables(net, 1, task))
+    assert actor.version == 2
+
+
 @pytest.mark.parametrize("kind", ["cut", "flipped"])
 def test_a_damaged_payload_ends_a_serial_run_with_what_was_done(
     small_dqn, counter, monkeypatch, kind

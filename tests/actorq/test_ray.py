@@ -217,6 +217,21 @@ def test_an_actors_waiting_for_the_run_to_begin_is_none_of_its_seconds(
     assert waits[0] == 0 and waits[1] >= 0.2
 
 
+def test_what_is_offered_late_is_not_pulled(counter, mlp_policy, monkeypatch):
+    pytest.importorskip("ray")
+    from quarl_nb.actorq.ray_workers import RemoteActor
+
+    monkeypatch.setattr("ray.get", lambda payload: payload)
+    net = mlp_policy(2, (8,), 3)
+    task = ActorTask(0, counter, net.spec, Settings(n_actors=1))
+    first, older, newer = ((n, make_variables(net, n, task)) for n in (0, 4, 5))
+    actor = RemoteActor(cloudpickle.dumps(task), first)
+    assert actor.start() == HELLO
+    for offered in (newer, older):
+        actor.offer(offered)
+    assert pickle.loads(actor.work(Orders(random=True))).version == 5
+
+
 def start_of_ray(monkeypatch, error):
     """Have the start of Ray fail and leave two processes: one that has ended, one that runs."""
     started = []

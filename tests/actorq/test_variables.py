@@ -49,6 +49,42 @@ def test_a_writer_killed_at_any_moment_leaves_a_whole_payload_and_room_for_the_n
     assert shared.pull().version == left.version + 1
 
 
+def test_a_writer_that_ends_amid_the_bytes_leaves_the_payload_before_and_room_for_the_next(
+    monkeypatch,
+):
+    class Killed(np.ndarray):
+        def __setitem__(self, where, values):
+            super().__setitem__(slice(0, SIZE // 2), values[: SIZE // 2])
+            raise KeyboardInterrupt
+
+    shared = SharedVariables(SIZE)
+    shared.publish(Variables(1, numbered_payload(1, SIZE)))
+    slot_of = shared._slot
+    monkeypatch.setattr(shared, "_slot", lambda slot: slot_of(slot).view(Killed))
+    with pytest.raises(KeyboardInterrupt):
+        shared.publish(Variables(2, numbered_payload(2, SIZE)))
+    monkeypatch.undo()
+    assert shared.pull() == Variables(1, numbered_payload(1, SIZE))
+    shared.publish(Variables(3, numbered_payload(3, SIZE)))
+    assert shared.pull() == Variables(3, numbered_payload(3, SIZE))
+
+
+def test_a_reader_that_the_writer_overtakes_amid_the_bytes_reads_again(monkeypatch):
+    shared = SharedVariables(SIZE)
+    shared.publish(Variables(1, numbered_payload(1, SIZE)))
+    slot_of = shared._slot
+
+    def overtaken(slot):
+        """The bytes of a slot after the writer has gone once around the ring."""
+        monkeypatch.undo()
+        for version in (2, 3, 4):
+            shared.publish(Variables(version, numbered_payload(version, SIZE)))
+        return slot_of(slot)
+
+    monkeypatch.setattr(shared, "_slot", overtaken)
+    assert shared.pull() == Variables(4, numbered_payload(4, SIZE))
+
+
 def test_nothing_is_there_before_the_first():
     shared = SharedVariables(10)
     assert shared.pull() is None and shared.version == -1

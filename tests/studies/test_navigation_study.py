@@ -55,6 +55,10 @@ def pilot(hover: bool = False) -> PolicyNet:
     return PolicyNet(spec, tensors)
 
 
+def weights_of(net: PolicyNet) -> list[torch.Tensor]:
+    return [module.weight for module in net.layers if isinstance(module, nn.Linear)]
+
+
 @pytest.fixture
 def project(tmp_path, monkeypatch):
     """A project with a Policy I."""
@@ -105,13 +109,30 @@ def test_the_smoke_profile_runs_from_policy_to_records(project):
     assert frame.loc[("affine4", "minmax"), "weight_bytes"] > weights // 2
 
 
+@pytest.mark.parametrize("way", [dict(precisions=["affine4"], ranges=[], qat=[]),
+                                 dict(precisions=[], ranges=[], qat=["affine4"])])  # fmt: skip
+def test_who_flies_is_the_quantized_policy_on_the_seeds_of_the_budget(way, project, monkeypatch):
+    flown = []
+
+    def watched_fly(net, seeds):
+        flown.append((net, seeds))
+        return fly(net, seeds)
+
+    monkeypatch.setattr("quarl_nb.studies.navigation.fly", watched_fly)
+    ((cell, budget),) = cells(**way)
+    NAVIGATION.measure(cell, budget)
+    ((net, seeds),) = flown
+    assert seeds == range(budget["first_seed"], budget["first_seed"] + TINY["episodes"])
+    weights = weights_of(net)
+    assert all(len(weight.unique()) <= 16 for weight in weights)
+    assert not torch.equal(weights[0], weights_of(pilot())[0])  # 1 and -1 are none of its levels
+
+
 def test_fine_tuning_begins_with_the_trained_policy_and_gives_a_quantized_one(project):
     trained = NAVIGATION.policies.load(POLICY).net
     (cell, budget), *_ = cells(precisions=[], ranges=[], qat=["affine8"])
     found = fine_tune(trained, cell, budget)
-    weights = [m.weight for m in found.net.layers if isinstance(m, nn.Linear)]
-    before = [m.weight for m in trained.layers if isinstance(m, nn.Linear)]
-    for ours, theirs in zip(weights, before, strict=True):
+    for ours, theirs in zip(weights_of(found.net), weights_of(trained), strict=True):
         assert len(ours.unique()) <= 256
         # 25 updates of at most 1e-4 or so each, and half a level.
         step = (theirs.max() - theirs.min()) / 255

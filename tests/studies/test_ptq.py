@@ -10,15 +10,17 @@ import torch
 
 from quarl_nb import quantize
 from quarl_nb.errors import QuarlError
+from quarl_nb.quant import parse_precision
 from quarl_nb.quantize import quantize_table
+from quarl_nb.rl.evaluate import evaluate
 from quarl_nb.rl.layers import Layer
 from quarl_nb.rl.policies import Head, PolicyNet, PolicySpec, load_digest, save_policy
 from quarl_nb.rl.ptq import quantize_policy
 from quarl_nb.runner import plan, run_study
 from quarl_nb.store import ResultStore
 from quarl_nb.studies import STUDIES, get_study
-from quarl_nb.studies.policies import TrainedPolicies, select
-from quarl_nb.studies.ptq import PTQ, PTQ_PUBLIC, episodes_in
+from quarl_nb.studies.policies import Subject, TrainedPolicies, select
+from quarl_nb.studies.ptq import PTQ, PTQ_PUBLIC, episodes_in, measure_policy
 from quarl_nb.studies.weights import WEIGHTS, WEIGHTS_PUBLIC
 
 
@@ -63,7 +65,27 @@ def test_every_precision_of_the_full_profile_is_measured(project):
         assert np.isfinite(measured["returns"]).all()
 
 
-def test_quantized_returns_are_those_of_the_quantized_weights(project):
+@pytest.mark.parametrize("name", ["fp32", "int8", "affine2"])
+def test_who_plays_is_the_quantized_policy_on_the_seeds_of_the_budget(name, monkeypatch):
+    played = []
+
+    def watched(policy, env_id, seeds, *, make, random_actions):
+        played.append((policy, seeds, random_actions))
+        return evaluate(policy, env_id, seeds, make=make, random_actions=random_actions)
+
+    monkeypatch.setattr("quarl_nb.studies.ptq.evaluate", watched)
+    subject = Subject("lean", "ppo", "CartPole-v1", lean_policy())
+    budget = {"first_seed": 7, "episodes": 2, "random_actions": 0.25}
+    measure_policy(subject, parse_precision(name), budget)
+    ((policy, seeds, random_actions),) = played
+    assert (seeds, random_actions) == (range(7, 9), 0.25)
+    obs = np.random.default_rng(0).normal(0, 0.1, (5000, 4)).astype(np.float32)
+    actions = policy.act(obs)[0]
+    assert (actions == quantize_policy(lean_policy(), name, "CartPole-v1").act(obs)[0]).all()
+    assert (actions != lean_policy().act(obs)[0]).any() == (name != "fp32")
+
+
+def test_two_bits_leave_four_levels_of_which_one_is_zero():
     # At 2 bits the affine grid of [-1, 1] is -1, -1/3, 1/3, 1 shifted to hold zero exactly.
     quantized = quantize_policy(lean_policy(), "affine2", "CartPole-v1")
     levels = quantized.state_dict()["layers.0.weight"].unique()

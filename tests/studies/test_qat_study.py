@@ -12,9 +12,10 @@ import torch
 from torch import nn
 
 from quarl_nb.errors import QuarlError
-from quarl_nb.rl.evaluate import Evaluation
+from quarl_nb.rl.evaluate import Evaluation, evaluate
 from quarl_nb.rl.model import make_model
 from quarl_nb.rl.policies import PolicyNet
+from quarl_nb.rl.ptq import quantize_policy
 from quarl_nb.rl.recipes import get_recipe
 from quarl_nb.rl.sb3.convert import policy_from_model
 from quarl_nb.runner import plan, run_study
@@ -53,6 +54,24 @@ def test_a_cell_is_trained_and_run_and_leaves_no_files(tmp_path, monkeypatch):
     before = fp32.arrays["probe_steps"] < 384
     assert (fp32.arrays["entropy"][before] == four.arrays["entropy"][before]).all()
     assert (fp32.arrays["entropy"][-5:] != four.arrays["entropy"][-5:]).any()
+
+
+def test_eight_bits_after_training_are_those_of_the_policy_that_was_trained(monkeypatch):
+    played = []
+
+    def watched_evaluate(policy, env_id, seeds):
+        played.append((policy, seeds))
+        return evaluate(policy, env_id, seeds)
+
+    monkeypatch.setattr("quarl_nb.studies.qat.evaluate", watched_evaluate)
+    QAT.measure(*cells()[0])
+    (trained, seeds), (copy, same_seeds) = played
+    assert seeds == same_seeds
+    ours = quantize_policy(trained, "affine8", trained.spec.env_id).state_dict()
+    assert all(torch.equal(tensor, ours[name]) for name, tensor in copy.state_dict().items())
+    weights = [name for name in ours if name.endswith("weight")]
+    assert weights
+    assert not any(torch.equal(trained.state_dict()[name], ours[name]) for name in weights)
 
 
 @pytest.mark.parametrize(("n", "at", "means"), [
