@@ -53,6 +53,8 @@ RULES: Mapping[str, Rule] = {
         actorq.variant_rules.variant_keeps_return,
         actorq.variant_rules.variant_loses,
         actorq.variant_rules.noise_helps,
+        actorq.variant_rules.needs_help,
+        actorq.scaling_rules.lower_spi_fresher,
         actorq.inference.int8_inference_faster,
         actorq.loading.loads_slower,
         actorq.loading.packing_takes,

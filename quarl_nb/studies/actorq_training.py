@@ -111,12 +111,15 @@ def _evaluated(
 def _evaluated_in_parallel(
     folders: Sequence[Path], env_id: str, seeds: Sequence[int], processes: int
 ) -> list[list[float]]:
+    have_waited = _evaluators.cache_info().currsize > 0
     try:
         with child_environment():
             found = _evaluators(processes).map(_returns, folders, repeat(env_id), repeat(seeds))
         return list(found)
     except BrokenProcessPool as error:
         _evaluators.cache_clear()
+        if have_waited:  # one was killed meanwhile, perhaps: a run that has ended is not lost to it
+            return _evaluated_in_parallel(folders, env_id, seeds, processes)
         raise QuarlError("a process that evaluated died (out of memory?)") from error
 
 

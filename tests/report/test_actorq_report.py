@@ -500,6 +500,14 @@ def test_stars_against_steps_stand_on_the_level_of_every_machine() -> None:
         assert set(dotted.get_ydata()) == set(found["level"])
 
 
+def test_stars_stand_where_the_batch_is_the_algorithms_own() -> None:
+    runs = make_records(["Walker Stand"], ["fp32/torch", "int8/onnxruntime"], batch_size=None)
+    runs["budget.options"] = [{}] * len(runs)
+    (ax,) = actorq.curve_figures.convergence(runs, "time")[0].axes
+    stars = [line for line in ax.lines if line.get_marker() == "*"]
+    assert len(stars) == actorq.runs.speedups(runs)["time_s"].notna().sum() == 2
+
+
 def test_figures_plot_what_was_recorded_or_say_why_not() -> None:
     records = make_records(["Walker Stand", "Acrobot (Gym)"])
     for axis in ("time", "steps"):
@@ -674,6 +682,13 @@ def test_a_ratio_of_runs_that_never_get_there_has_open_ends() -> None:
     assert ends["_low"] == ends["_least"] == 0.0 and 0.55 < ends["_most"] < np.inf
     ends = dict(ratio(once, reached, 5))
     assert ends["_most"] == np.inf and 0 < ends["_least"] < 1.8
+
+
+def test_a_draw_that_neither_side_gets_there_in_opens_both_ends() -> None:
+    ends = dict(ratio(once := np.append(np.full(99, 2.0), np.inf), once, 5))
+    assert ends == {"": 1.0, "_low": 0.0, "_high": np.inf, "_least": 0.0, "_most": np.inf}
+    never = np.full(100, np.inf)
+    assert np.isnan([*dict(ratio(never, never, 5)).values()]).all()
 
 
 def test_what_is_corrected_for_all_tasks_counts_those_of_table_2() -> None:

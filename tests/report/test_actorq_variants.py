@@ -162,6 +162,21 @@ def test_noisy_runs_and_those_without_noise_beside_decide_nothing():
     assert alone.verdict == "inconclusive" and "to 256 levels" not in alone.measured
 
 
+@pytest.mark.parametrize("alone, helped, verdict", [
+    (20, 100, "reproduced"),
+    (20, 20, "inconclusive"),  # another help may do
+    (100, 100, "not reproduced"),
+    (100, 20, "not reproduced"),
+])  # fmt: skip
+def test_help_is_needed_where_it_fails_without(alone, helped, verdict):
+    frame = records({"fp32": 100, "learner8": alone, "learner8_stochastic": helped})
+    found = rules.needs_help(frame, "learner8", "learner8_stochastic", ALGOS)
+    assert found.verdict == verdict and set(found.keys) == set(frame["key"])
+    without = rules.needs_help(frame[frame["variant"] != "learner8"], "learner8",
+                               "learner8_stochastic", ALGOS)  # fmt: skip
+    assert without.verdict == "not measured"
+
+
 def test_what_holds_for_all_needs_every_variant_and_algorithm():
     """That one loses, or gains, needs no more than one."""
     one, both = "learner8_stochastic", ["float8", "quantile8"]

@@ -125,8 +125,8 @@ def test_a_gpu_is_the_learners() -> None:
     # What evaluations draw in the rest of the cell is nobody's.
     with_gpu = frame.assign(
         # Processes that start and end are metered, too.
-        run_energy=[{"gpu_energy_j": 3.0 * (seconds + 50), "wall_s": seconds + 50}
-                    for seconds in frame["run_s"]],
+        run_energy=[{"gpu_energy_j": 3.0 * (seconds + 50), "wall_s": seconds + 50,
+                     "ram_energy_j": 0.0} for seconds in frame["run_s"]],
         **{"energy.gpu_energy_j": 9.0 * frame["wall_s"]},
     )
     before, after = (row_of(emissions(f), TORCH, "million steps", "learner")["kg"]
@@ -135,6 +135,16 @@ def test_a_gpu_is_the_learners() -> None:
     assert costed_runs(frame.drop(columns="run_energy")).empty
     on_cpu = frame.drop(columns="run_energy").assign(**{"budget.device": "cpu"})
     assert len(costed_runs(on_cpu)) == len(frame)
+
+
+def test_memory_is_the_runs_own_and_in_older_records_the_cells() -> None:
+    frame = planted()
+    evaluating = frame.assign(**{"energy.ram_energy_j": 9 * MEMORY_W * frame["wall_s"]})
+    old = evaluating.assign(run_energy=None, **{"budget.device": "cpu"})
+    as_planted, same, more = (row_of(emissions(f), TORCH, "million steps", "memory")["kg"]
+                              for f in (frame, evaluating, old))  # fmt: skip
+    assert same == as_planted
+    assert more == pytest.approx(9 * as_planted)
 
 
 def test_assumptions_change_what_they_say() -> None:

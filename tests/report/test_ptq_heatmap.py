@@ -47,6 +47,13 @@ def test_two_seeds_of_a_policy_have_a_row_each(records) -> None:
     assert rows == ["PPO CartPole, seed 0", "PPO CartPole, seed 1"]
 
 
+def test_environments_that_short_labels_would_take_for_one_are_told_apart(records) -> None:
+    both = {f"ppo-{env_id}": ("ppo", env_id, 490.0) for env_id in ("Walker2d-v4", "Walker2d-v5")}
+    fig, _ = loss_heatmap(records(loss, ("affine2",), both, noise=1e-4))
+    rows = [label.get_text() for label in fig.axes[0].get_yticklabels()]
+    assert rows == ["PPO Walker2d-v4", "PPO Walker2d-v5"]
+
+
 def test_without_a_quantized_policy_there_is_nothing_to_draw(records) -> None:
     for frame in (pd.DataFrame(), records(loss, (), TWO)):
         with pytest.raises(NothingToDrawError):

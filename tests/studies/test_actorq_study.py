@@ -1,6 +1,7 @@
 import json
 import os
 import signal
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -198,13 +199,22 @@ def test_policies_along_a_run_are_evaluated_alike_by_one_process_and_by_several(
     assert len({*np.ravel(curves[0])}) > 1
 
 
-def test_a_run_after_one_whose_evaluators_died_has_new_ones(evaluators):
+def test_a_run_is_not_lost_to_evaluators_that_died_before_it_ended(evaluators):
     expected = curve_of_a_short_run(processes=2)
     for pid in evaluators():
         os.kill(pid, signal.SIGKILL)
-    with pytest.raises(QuarlError, match="a process that evaluated died"):
-        curve_of_a_short_run(processes=2)
     assert curve_of_a_short_run(processes=2) == expected
+
+
+def test_evaluators_that_die_whenever_they_are_asked_end_the_run(evaluators, monkeypatch):
+    monkeypatch.setattr(actorq_training, "_returns", _die)
+    for _ in range(2):  # new ones each time
+        with pytest.raises(QuarlError, match="a process that evaluated died"):
+            actorq_training._evaluated_in_parallel([Path(), Path()], "CartPole-v1", range(3), 2)
+
+
+def _die(folder, env_id, seeds):
+    os._exit(1)
 
 
 def test_a_worker_that_evaluated_ends_with_its_evaluators(tmp_path):

@@ -39,7 +39,8 @@ def messages_smaller(records: pd.DataFrame, factor: float) -> Finding:
 
 
 def policy_smaller(records: pd.DataFrame, factor: float) -> Finding:
-    """Bytes of the fp32 actors' policy over the int8 actors': above `factor` on every task."""
+    """Bytes of the fp32 actors' policy as it is sent over the int8 actors': above `factor` on every
+    task that is measured."""
     runs = learning_runs(measured(records))
     sizes = runs.groupby(["task", "width", "precision"])["payload_bytes"].mean().unstack() \
         if len(runs) else pd.DataFrame()
@@ -64,7 +65,7 @@ def communication_helps(records: pd.DataFrame, pull_period: int, factor: float) 
         return NOT_MEASURED
     most = rows.loc[rows["speedup"].idxmax()]
     below = (rows["speedup_most"] < factor).all() and not missing_tasks(rows)
-    verdict = decided(most["speedup_least"] > 1 and most["speedup_high"] >= factor, below)
+    verdict = decided(most["speedup_least"] > 1 and most["speedup_most"] >= factor, below)
     text = _communication_text(rows, pull_period)
     return of_enough_runs(verdict, rows, text, Interval.of(most, "speedup"))
 

@@ -115,7 +115,8 @@ def _draw_level(ax: Axes, found: pd.DataFrame, name: str) -> None:
 
 def _at(table: pd.DataFrame, setting: dict[str, object]) -> pd.DataFrame:
     for name, value in setting.items():
-        table = table[table[name] == value] if len(table) else table
+        if len(table):
+            table = table[table[name].isna() if pd.isna(value) else table[name] == value]
     return table
 
 

@@ -154,31 +154,35 @@ def ratio(base: Floats, here: Floats, runs: int) -> list[tuple[str, float]]:
 
     Args:
         base, here: the estimate first, then redrawn; infinite where never reached, so that the
-            ratio is 0 if that is here, infinite if it is the base, and NaN if it is both.
+            ratio is 0 if that is here, infinite if it is the base, and NaN if it is both: such a
+            draw counts as 0 for the lower end and as infinite for the upper one.
         runs: of the side that has fewer; a single one has no interval.
     """
     with np.errstate(invalid="ignore", divide="ignore"):
         ratios = base / here
-    draws = ratios[1:][~np.isnan(ratios[1:])]
+    neither = np.isinf(base[1:]) & np.isinf(here[1:])
+    lower, upper = (np.where(neither, end, ratios[1:]) for end in (0.0, np.inf))
     found = [("", float(ratios[0]))]
     for names, alpha in ((("_low", "_high"), ALPHA), (("_least", "_most"), ALPHA / TASKS)):
         ends = [float("nan")] * 2
-        if runs > 1 and len(draws):
-            ends = _ends(ratios[0], draws, runs, alpha)
+        if runs > 1 and not neither.all():
+            ends = _ends(ratios[0], lower, upper, runs, alpha)
         found += zip(names, ends, strict=True)
     return found
 
 
-def _ends(value: float, draws: Floats, runs: int, alpha: float) -> list[float]:
-    """Percentiles of redrawn ratios, as far out as normal quantiles of `expanded_reach` are; where
-    that is beyond so many draws, so many of their standard deviations, of the logarithm, from
-    `value`. One of 0 or infinity has no other end where so few runs may agree by chance."""
+def _ends(value: float, lower: Floats, upper: Floats, runs: int, alpha: float) -> list[float]:
+    """Percentiles of ratios redrawn for either end, as far out as normal quantiles of
+    `expanded_reach` are; where that is beyond so many draws, so many of their standard deviations,
+    of the logarithm, from `value`. One of 0 or infinity has no other end where so few runs may
+    agree by chance."""
     reach = expanded_reach(runs, 1 - alpha)
     tail = float(norm.sf(reach))
     # Infinite draws must not be interpolated.
-    low, high = np.quantile(draws, [tail, 1 - tail], method="inverted_cdf").tolist()
-    logs = np.log(draws[(draws > 0) & np.isfinite(draws)])
-    if tail * len(draws) < 1 and len(logs):
+    low, high = (float(np.quantile(draws, at, method="inverted_cdf"))
+                 for draws, at in ((lower, tail), (upper, 1 - tail)))  # fmt: skip
+    logs = np.log(lower[(lower > 0) & np.isfinite(lower)])
+    if tail * len(lower) < 1 and len(logs):
         further = np.exp(reach * logs.std())
         low, high = min(low, value / further), max(high, value * further)
     if least_p(runs) > alpha / 2:

@@ -67,6 +67,21 @@ def variant_loses(records: pd.DataFrame, variant: str, algos: Sequence[str]) -> 
     return _of_final_return(verdict, rows, text, missing)
 
 
+def needs_help(
+    records: pd.DataFrame, variant: str, helped: str, algos: Sequence[str]
+) -> Finding:
+    """Reproduced when `variant` loses (`variant_loses`) where `helped` keeps the return of fp32
+    (`variant_keeps_return`); not reproduced when `variant` does without."""
+    alone = variant_loses(records, variant, algos)
+    aided = variant_keeps_return(records, helped, algos)
+    if "not measured" in (alone.verdict, aided.verdict):
+        return NOT_MEASURED
+    verdict = decided(alone.verdict == aided.verdict == "reproduced",
+                      alone.verdict == "not reproduced")  # fmt: skip
+    text = f"{VARIANTS[variant]}: {alone.measured}; {VARIANTS[helped]}: {aided.measured}"
+    return Finding(verdict, text, aided.interval, tuple(dict.fromkeys(alone.keys + aided.keys)))
+
+
 def noise_helps(
     records: pd.DataFrame, variant: str, noise: str, algos: Sequence[str]
 ) -> Finding:

@@ -3,7 +3,9 @@
 The loop itself records the CPU-seconds of learner, actors and quantizer with every policy it saves,
 so the cost of getting to a return is measured and no share of the whole. A share of the cell's
 energy by time would not do: the cell also imports, compiles and evaluates, in short runs for longer
-than it trains. Joules follow from those seconds at the cell's own joules per CPU-second.
+than it trains. Joules follow from those seconds at the cell's own joules per CPU-second; memory
+counts at its mean watts over the run (in older records over the cell), with what processes hold
+that evaluated the run before and wait.
 """
 
 from __future__ import annotations
@@ -71,6 +73,8 @@ def costed_runs(records: pd.DataFrame, assumed: Assumptions = AS_RECORDED) -> pd
     runs = runs[runs["curve_cpu_s"].notna()].merge(records[["key", *names]], on="key")
     of_runs = runs["run_energy"] if "run_energy" in runs else [None] * len(runs)
     runs["gpu_w"] = [*map(_gpu_watts, runs["budget.device"], of_runs)]
+    runs["ram_w"] = [_watts(run, "ram_energy_j") for run in of_runs]
+    runs["ram_w"] = runs["ram_w"].fillna(runs["energy.ram_energy_j"] / runs["wall_s"])
     runs = runs[runs[["energy.cpu_energy_j", "gpu_w"]].notna().all(axis=1)].reset_index(drop=True)
     joules = [_joules(row, assumed) for _, row in runs.iterrows()]
     for part in (*PARTS, ALL):
@@ -84,8 +88,13 @@ def _gpu_watts(device: object, run_energy: Any) -> float:
     its learner on the processor, NaN where they were not recorded."""
     if device in ("cpu", ""):
         return 0.0
+    return _watts(run_energy, "gpu_energy_j")
+
+
+def _watts(run_energy: Any, joules: str) -> float:
+    """Mean over a run; NaN of a record that has the energy of its cell alone."""
     known = isinstance(run_energy, dict) and "wall_s" in run_energy
-    return run_energy["gpu_energy_j"] / run_energy["wall_s"] if known else np.nan
+    return run_energy[joules] / run_energy["wall_s"] if known else np.nan
 
 
 def _joules(run: pd.Series, assumed: Assumptions) -> dict[str, Floats]:
@@ -96,7 +105,7 @@ def _joules(run: pd.Series, assumed: Assumptions) -> dict[str, Floats]:
         watts = run["energy.cpu_energy_j"] / run["energy.cpu_s"]
     found = {role: watts * np.asarray(run["curve_cpu_s"][role], float) for role in ROLES}
     found["learner"] = found["learner"] + run["gpu_w"] * seconds
-    memory = {"share": run["energy.ram_energy_j"] / run["wall_s"], "none": 0.0,
+    memory = {"share": run["ram_w"], "none": 0.0,
               "all": run["energy.assumed_watts"]["ram"]}[assumed.memory]  # fmt: skip
     if run["energy.method"].startswith("pmic"):
         memory = 0.0  # the board's joules hold it

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from quarl_nb.report.compare import paired_difference
-from quarl_nb.report.labels import RANGES, policy_label
+from quarl_nb.report.labels import RANGES, policy_labels
 from quarl_nb.report.losses import paired_losses
 from quarl_nb.report.policy_records import ptq_records
 from quarl_nb.report.ptq.rules import losses_at
@@ -58,12 +58,13 @@ def sweet_spot(records: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
     with mpl.rc_context(STYLE):
         columns = 4 if len(policies) <= 24 else 6  # six rows of four fill a page
         fig, axes = panel_grid(len(policies), columns)
+        labels = policy_labels(widths.policy for widths in policies)
         for ax, widths in zip(axes, policies, strict=True):
             rows = _width_points(widths)
             rows["sweet_spot"] = rows["bits"] == spots.get(widths.policy)
             half = fp16[fp16["policy"] == widths.policy]
             _draw_widths(ax, widths, rows, half)
-            label = policy_label(widths.policy).replace(" (public)", "\n(public)")
+            label = labels[widths.policy].replace(" (public)", "\n(public)")
             ax.set_title(label, fontsize=7 if columns == 4 else 5.5)
             points.append(rows)
         fig.supxlabel("bits of the weights (uniform affine, per tensor)", fontsize=7)
@@ -165,6 +166,7 @@ def ranges_rescue(records: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
     losses = losses[losses["policy"].isin(policies)].sort_values(["policy", "ranges", "bits"])
     with mpl.rc_context(STYLE):
         fig, axes = panel_grid(len(policies), columns=3, height_in=1.6)
+        labels = policy_labels(policies)
         for ax, policy in zip(axes, policies, strict=True):
             ax.axhspan(-MARGIN, MARGIN, color=GREY, alpha=0.15, lw=0)
             for i, (name, label) in enumerate(RANGES.items()):
@@ -172,7 +174,7 @@ def ranges_rescue(records: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
                 ax.errorbar(rows["bits"] + 0.12 * (i - 1.5), rows["loss"],
                             yerr=interval_errors(rows, "loss"), color=CYCLE[i],
                             marker=MARKERS[i], elinewidth=0.8, label=label)
-            ax.set_title(policy_label(policy))
+            ax.set_title(labels[policy])
             loss_axis(ax, "y")
             ax.xaxis.set_major_locator(MaxNLocator(integer=True))
             ax.set_xlim(1.5, max(8, losses.loc[losses["policy"] == policy, "bits"].max()) + 0.5)
@@ -183,7 +185,7 @@ def ranges_rescue(records: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
 
 
 def _policy_axis(ax: Axes, policies: list[str]) -> None:
-    ax.set_yticks(range(len(policies)), [policy_label(policy) for policy in policies])
+    ax.set_yticks(range(len(policies)), [*policy_labels(policies).values()])
     ax.set_ylim(len(policies) - 0.4, -0.6)
     for between in range(1, len(policies)):
         ax.axhline(between - 0.5, color=GREY, lw=0.25)

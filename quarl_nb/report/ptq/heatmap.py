@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import SymLogNorm
 from matplotlib.figure import Figure
 
-from quarl_nb.report.labels import policy_label
+from quarl_nb.report.labels import policy_labels
 from quarl_nb.report.losses import paired_losses
 from quarl_nb.report.stats import ALPHA, MARGIN
 from quarl_nb.report.style import (
@@ -47,7 +47,8 @@ def loss_heatmap(records: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
     shown = shown.reindex(pd.MultiIndex.from_frame(rows))
     columns = [name for name in COLUMNS if name in set(losses["precision"])]
     several = rows["policy"].duplicated(keep=False)
-    names = [policy_label(policy) + f", seed {seed:g}" * again
+    labels = policy_labels(rows["policy"])
+    names = [labels[policy] + f", seed {seed:g}" * again
              for (policy, seed), again in zip(rows.to_numpy(), several, strict=True)]  # fmt: skip
     with mpl.rc_context(STYLE):
         fig = new_figure(PAGE_IN, min(1.2 + 0.16 * len(rows), PAGE_HEIGHT_IN))

@@ -90,7 +90,8 @@ def wider_weights_lose_more(
     both above 0 (permutation tests at 5 %). Over all policies at once, what algorithms differ in
     would pass for a difference of tasks too.
 
-    Not reproduced when one of the two is below 0 (at 2.5 % each), else inconclusive.
+    Not reproduced when one of the two is below 0 (at 2.5 % each), else inconclusive. A policy of
+    the suite and a public one that one algorithm trained for one environment count as two.
 
     Args:
         records: those of the PTQ and of the weights studies together; the latter hold `width`

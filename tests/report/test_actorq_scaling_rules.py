@@ -1,0 +1,45 @@
+"""What samples per insert do to the age of the policy that acts, by planted ages."""
+
+from __future__ import annotations
+
+import pandas as pd
+import pytest
+
+from quarl_nb.report.actorq.scaling_rules import lower_spi_fresher
+from quarl_nb.report.actorq.testing import make_records
+
+TASK = ["Cartpole Balance"]
+
+
+def aged(spi: float, age: float, seeds: range = range(3), **options: object) -> pd.DataFrame:
+    frame = make_records(TASK, ["int8/onnxruntime"], seeds, samples_per_insert=spi, **options)
+    return frame.assign(age_mean=[age * (1 + 0.01 * seed) for seed in frame["seed"]])
+
+
+@pytest.mark.parametrize(("at_most", "verdict"), [
+    (40.0, "reproduced"), (2.02, "inconclusive"), (1.0, "not reproduced"),
+])  # fmt: skip
+def test_the_policy_is_older_at_more_samples_per_insert(at_most: float, verdict: str) -> None:
+    frame = pd.concat([aged(0.1, 2.0), aged(1.0, 99.0), aged(4.0, at_most)], ignore_index=True)
+    found = lower_spi_fresher(frame)
+    assert found.verdict == verdict and "in 1 setting of 1 task" in found.measured
+    assert found.interval.value == pytest.approx(at_most / 2)
+    assert set(found.keys) == set(frame["key"][frame["samples_per_insert"] != 1.0])
+
+
+def test_every_setting_has_to_and_settings_are_not_mixed() -> None:
+    wide = pd.concat([aged(0.1, 2.0), aged(4.0, 40.0)])
+    narrow = pd.concat([aged(0.1, 2.0, width=64), aged(4.0, 1.0, width=64)])
+    found = lower_spi_fresher(pd.concat([wide, narrow], ignore_index=True))
+    assert found.verdict == "not reproduced" and "0.5 to 20 times" in found.measured
+    apart = pd.concat([aged(0.1, 2.0), aged(4.0, 40.0, width=64)])
+    assert lower_spi_fresher(apart).verdict == "not measured"
+
+
+def test_too_few_runs_and_smoke_decide_nothing() -> None:
+    two = pd.concat([aged(0.1, 2.0, range(2)), aged(4.0, 40.0, range(2))])
+    found = lower_spi_fresher(two)
+    assert found.verdict == "inconclusive" and "only 2 of 3 runs" in found.measured
+    smoke = pd.concat([aged(0.1, 2.0), aged(4.0, 40.0)]).assign(profile="smoke")
+    assert lower_spi_fresher(smoke).verdict == "not measured"
+    assert lower_spi_fresher(pd.DataFrame()).verdict == "not measured"
