@@ -107,6 +107,26 @@ def test_int8_actors_train_a_dqn_on_a_cluster_of_its_own(small_dqn):
     assert set(seen) == {2} and not ray.is_initialized()
 
 
+def test_an_actor_and_a_quantizer_that_are_killed_are_started_again(small_dqn, slow_counter):
+    """The two in one run, to start one cluster; on two nodes each alone is tried below."""
+    pytest.importorskip("ray")
+    killed = []
+
+    def kill(result):
+        for victim, at in (("RemoteActor", 500), ("RemoteQuantizer", 1000)):
+            if result.steps >= at and victim not in killed:
+                (process,) = workers(victim)
+                process.kill()
+                killed.append(victim)
+
+    # The only actor: without its successor the run would never end.
+    model = small_dqn(slow_counter())
+    actorq = ray_actorq(model, slow_counter, n_actors=1, pull_period=50)
+    result = actorq.learn(2000, progress_bar=False, on_message=kill)
+    assert len(killed) == 2 and result.steps >= 2000 and result.restarts == 2
+    assert result.stopped == "done" and result.pulls > 10
+
+
 def test_environments_are_closed_amid_a_message_that_takes_long(small_dqn, counter, tmp_path):
     pytest.importorskip("ray")
     closed = tmp_path / "closed"
