@@ -99,7 +99,8 @@ TASKS = {
         # wide, 19,000 stayed at 740. With 8600 over 400,000 steps one run of two did not stand and
         # the learner bounded int8 (26 ms an update). Hence 12,500, spread over twice the steps.
         # Of 128 each, one run of two stayed at 260, as did 4157 of 96 at cartpole-balance's rates
-        # (2048 wide). On Zen 4, at 44 ms an update, the learner bounds int8 here too.
+        # (2048 wide). On Zen 4, at 44 ms an update, the learner bounds int8 here too;
+        # on Zen 5, at 21 ms, even fp32 actors, whose steps take 0.33 ms there.
         Task("dm:walker-stand", "d4pg", "Walker Stand", 800_000, width=1024,
              samples_per_insert=4.0,
              options=_D4PG | dict(batch_size=256, actor_learning_rate=1e-4),
