@@ -86,6 +86,8 @@ def read_object(path: Path) -> dict[str, Any]:
 def entries(folder: Path, pattern: str) -> list[Path]:
     """What in `folder` is called like `pattern`, by name; nothing without the folder.
 
+    Not what is hidden: systems put such files beside others.
+
     `Path.glob` takes a folder that may not be listed for an empty one.
 
     Raises:
@@ -97,7 +99,8 @@ def entries(folder: Path, pattern: str) -> list[Path]:
         return []
     except OSError as error:
         raise QuarlError(f"cannot list '{folder}': {error.strerror}") from error
-    return [folder / name for name in sorted(fnmatch.filter(names, pattern))]
+    found = fnmatch.filter(names, pattern)
+    return [folder / name for name in sorted(found) if not name.startswith(".")]
 
 
 @contextmanager

@@ -55,8 +55,9 @@ def run_study(
         profile: one of the study's profiles.
         store: where the records are and go.
         workers: processes that measure at once, each with one thread (one, if cells are timed).
-        shard: (i, n): only the i-th of n parts of the matrix, i from 1; without it, another run of
-            the study into the same folder is told.
+        shard: (i, n): only the i-th of n parts of the matrix, i from 1, which are those of the
+            other machines if these have the same matrix (a GPU in all or in none, the same
+            policies); without it, another run of the study into the same folder is told.
         recompute: measure cells that have a record too.
         parameters: values in place of the profile's.
         progress: show a bar on stderr (only on a terminal, and not under CI).

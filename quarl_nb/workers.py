@@ -89,7 +89,9 @@ def run_jobs(task: Task, jobs: Sequence[Job], workers: int) -> Generator[Outcome
                     if worker.outcome.fatal:
                         raise QuarlError(worker.outcome.error)
                     yield worker.outcome
-                if waiting and not lost:
+                # What is timed is metered too: memory that the cell before holds is none of it.
+                worn = worker.outcome is not None and task.study.timed
+                if waiting and not lost and not worn:
                     worker.give(waiting.pop())
                     continue
                 worker.stop()

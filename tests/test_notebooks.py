@@ -403,6 +403,23 @@ def test_the_pi_notebook_tells_what_is_published_measured_and_modelled(tmp_path,
     assert "assumed: a card" in text and "1.580" in text  # of the code, as no record here has it
 
 
+def test_records_of_another_policy_of_that_name_are_not_shown(tmp_path, capsys):
+    made = ResultStore(tmp_path, weights_of={"mine": "today's"}.get)
+    cell = {"policy": "mine", "algo": "ppo", "env_id": "CartPole-v1", "precision": "fp32"}
+    for weights in ("first", "second"):
+        budget = {"tensors_sha256": weights}
+        write_record(made, "ptq", cell, budget, {"returns": [1.0], "lengths": [1]})
+    other = cell | {"policy": "ppo-CartPole-v1"}  # the suite's own records tell no weights
+    write_record(made, "ptq", other, {}, {"returns": [1.0], "lengths": [1]})
+    with pytest.raises(QuarlError, match="measure it: recompute=True, or quarl-nb run ptq"):
+        load_records(made, ["ptq"], "full", policies=["mine"])
+    assert "records of another policy that was called mine" in capsys.readouterr().out
+    budget = {"tensors_sha256": "today's"}
+    write_record(made, "ptq", cell, budget, {"returns": [2.0], "lengths": [1]})
+    frame = load_records(made, ["ptq"], "full", policies=["mine"])["ptq"]
+    assert frame["returns"].tolist() == [[2.0]]
+
+
 def test_chosen_policies_are_the_only_ones_shown(store, shown):
     text = shown("02_sweet_spot", records=str(store.root), policies=["dqn-CartPole-v1"])
     assert "**0 of 1 policies**" in text and "BipedalWalker" not in text

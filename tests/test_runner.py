@@ -176,6 +176,14 @@ def test_two_runs_into_one_folder_are_told(store, caplog):
     assert not caplog.records
 
 
+@pytest.mark.parametrize("timed", [True, False])
+def test_cells_that_are_timed_have_a_process_each(timed, store, tmp_path):
+    """The memory that one keeps would count as that of the next."""
+    study = FakeStudy(timed=timed, log=tmp_path / "log")
+    assert counts(run(store, study)) == (3, 0, 0, 3)
+    assert len({process for _, process in begun(tmp_path)}) == (3 if timed else 1)
+
+
 def test_other_users_can_wait_for_a_timed_study_and_without_a_lock_nobody_does(
     tmp_path, monkeypatch
 ):

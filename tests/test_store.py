@@ -203,6 +203,13 @@ def test_json_that_is_no_record_is_refused(store, text):
         store.read(path)
 
 
+def test_what_a_system_hides_beside_a_record_is_none(store):
+    store.write(make_record())
+    (path,) = (store.root / "ptq" / "smoke").glob("*.json")
+    path.with_name(f"._{path.name}").write_bytes(b"of a macOS")
+    assert len(store.records("ptq", "smoke")) == len(store.keys("ptq", "smoke")) == 1
+
+
 def test_success_removes_the_error(store):
     record = make_record()
     error = store.write_error("ptq", "smoke", record["key"], "ValueError: no")

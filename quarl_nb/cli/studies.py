@@ -25,7 +25,8 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     run = command(run_command, "ptq --profile smoke --workers 2 --set episodes=10")
     run.add_argument("study", help="name of a study (see status)")
     run.add_argument("--profile", default="quick", help="smoke, quick or full (default: quick)")
-    run.add_argument("--shard", type=_shard, metavar="i/n", help="only part i of n of the matrix")
+    run.add_argument("--shard", type=_shard, metavar="i/n",
+                     help="only part i of n of the matrix (machines alike: a GPU in all or none)")
     run.add_argument("--recompute", action="store_true", help="measure cells that are done too")
     _add_settings(run, "a parameter of the profile (an unknown one lists them; quarl_nb/studies/ "
                        "tells what each is); lists as a,b,c (repeatable)")

@@ -44,7 +44,7 @@ def load_records(
     _check_folder(store, recompute)
     frames = {}
     for study in dict.fromkeys([*studies, *(n for s in studies for n in FAMILIES.get(s, ()))]):
-        frames[study] = store.frame(study, profile)
+        frames[study] = _of_today(store.frame(study, profile), policies, store)
         wanted = None if policies is None else _names_in(study, policies)
         at = profile or store.best_profile(study) or FIRST_PROFILE
         if not recompute:
@@ -104,6 +104,22 @@ def load_runs(
         frames[study] = frame
     _check_recorded("task", tasks, recorded, studies)
     return frames
+
+
+def _of_today(
+    frame: pd.DataFrame, policies: Sequence[str] | None, store: ResultStore
+) -> pd.DataFrame:
+    """Without records of another policy of one's own that had one of the names before."""
+    weights = "budget.tensors_sha256"
+    if policies is None or store.weights_of is None or weights not in frame:
+        return frame
+    for name in policies:
+        today = store.weights_of(name)
+        others = (frame["policy"] == name) & frame[weights].notna() & (frame[weights] != today)
+        if today and others.any():
+            print(f"left out: {others.sum()} records of another policy that was called {name}")
+            frame = frame[~others]
+    return frame.reset_index(drop=True)
 
 
 def _names_in(study: str, policies: Sequence[str]) -> list[str]:

@@ -21,7 +21,7 @@ from quarl_nb.inference.export import PRECISIONS
 from quarl_nb.quant import parse_precision, weight_bytes
 from quarl_nb.rl.layers import Layer
 from quarl_nb.rl.policies import Head, PolicyNet, PolicySpec
-from quarl_nb.study import Measurement
+from quarl_nb.study import Measurement, network_name
 
 # The observations and actions of humanoid, the largest task of Table 2.
 OBSERVATIONS, ACTIONS = 67, 21
@@ -117,6 +117,8 @@ def layers(network: str) -> tuple[Layer, ...]:
             "'4096-512-1024'"
         )
     hidden = [int(size) for size in sizes]
+    if network != (name := network_name(hidden)):  # it would be another cell
+        raise QuarlError(f"network {network!r} is written {name!r}")
     found = []
     for inputs, outputs in zip([OBSERVATIONS, *hidden], hidden, strict=False):
         found += [_linear(inputs, outputs), Layer("relu")]

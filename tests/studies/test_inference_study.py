@@ -103,6 +103,8 @@ def test_bandwidth_is_bytes_over_seconds(monkeypatch):
     [
         ({"networks": ["wide"]}, "unknown network 'wide'; allowed: nature-cnn, or hidden"),
         ({"networks": ["64x"]}, "unknown network '64x'"),
+        ({"networks": ["64-64-64"]}, "network '64-64-64' is written '64x3'"),
+        ({"networks": ["64"]}, "network '64' is written '64x1'"),
         ({"networks": ["64--64"]}, "unknown network '64--64'"),
         ({"runtimes": ["tflite"]}, "unknown runtime 'tflite'; allowed: onnxruntime, torch"),
         ({"precisions": ["affine8"]}, "unknown precision of an engine 'affine8'"),
