@@ -25,7 +25,8 @@ def load_from_hub(source: str, download: Download | None = None, **options: Any)
     Args:
         source: ``hub:owner/name``, or ``hub:owner/name@revision``.
         download: fetches a repository's files (default: huggingface_hub's `snapshot_download`).
-        options: of `rl.sb3.policy_from_zip`; `env_id` is where the policy of a folder acts, too.
+        options: of `rl.sb3.convert.policy_from_zip`; `env_id` is where the policy of a folder
+            acts, too.
 
     Raises:
         QuarlError: no such repository, no network, no policy in it, a bad file, or one that names

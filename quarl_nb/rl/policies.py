@@ -71,7 +71,7 @@ def load_policy(
         source: a folder with policy.safetensors and policy.json; a stable-baselines3 zip;
             `hub:owner/name`; or `public/ppo-CartPole-v1`, one of the public agents.
         env_id: where it acts, in place of what the source says.
-        activation, vecnormalize: of a zip, see `rl.sb3.policy_from_zip`.
+        activation, vecnormalize: of a zip, see `rl.sb3.convert.policy_from_zip`.
 
     Raises:
         QuarlError: nothing there, or the file is damaged, tampered with or unsupported; an

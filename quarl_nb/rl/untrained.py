@@ -6,6 +6,7 @@ without names it measures those of the recipes and of the public agents again.
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
 from collections.abc import Sequence
@@ -27,7 +28,7 @@ from quarl_nb.rl.recipes import get_recipe, recipes
 from quarl_nb.writing import write_atomically
 
 EPISODES = 30
-# Of the public agents, besides the recipes', and how theirs are made (`public_envs.MAKERS`) where
+# Of the public agents, besides the recipes', and how theirs are made (`public.envs.MAKERS`) where
 # that matters to a policy that looks at nothing. Another agent plays Pong by "openai-pong", where
 # random actions earn less (-20.4 instead of -20.1).
 PUBLIC_ENVS = {
@@ -134,7 +135,9 @@ def default_env_ids() -> list[str]:
 
 
 if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=f"Measures into {untrained_file().name}.")
+    parser.add_argument("env_ids", nargs="*", metavar="ENV", help="default: all that are known")
     try:
-        print(add(sys.argv[1:] or default_env_ids()))
+        print(add(parser.parse_args().env_ids or default_env_ids()))
     except QuarlError as error:
         sys.exit(f"error: {error}")

@@ -70,7 +70,7 @@ class PublicAgent:
         env_id: the environment of today that it runs in.
         published: mean and standard deviation of the return, as its authors report.
         vecnormalize: its normalization statistics, if the index names them.
-        maker: in `public_envs.MAKERS`, if the environment needs wrapping.
+        maker: in `public.envs.MAKERS`, if the environment needs wrapping.
     """
 
     name: str
