@@ -107,22 +107,31 @@ def test_int8_actors_train_a_dqn_on_a_cluster_of_its_own(small_dqn):
     assert set(seen) == {2} and not ray.is_initialized()
 
 
-def test_an_actor_and_a_quantizer_that_are_killed_are_started_again(small_dqn, slow_counter):
-    """The two in one run, to start one cluster; on two nodes each alone is tried below."""
-    pytest.importorskip("ray")
+def learn_while_workers_are_killed(small_dqn, slow_counter, at):
+    """2000 steps with one actor, without whose successor the run would never end.
+
+    Args:
+        at: title of a worker -> the steps after which it is killed, once.
+    """
     killed = []
 
     def kill(result):
-        for victim, at in (("RemoteActor", 500), ("RemoteQuantizer", 1000)):
-            if result.steps >= at and victim not in killed:
+        for victim, steps in at.items():
+            if result.steps >= steps and victim not in killed:
                 (process,) = workers(victim)
                 process.kill()
                 killed.append(victim)
 
-    # The only actor: without its successor the run would never end.
     model = small_dqn(slow_counter())
     actorq = ray_actorq(model, slow_counter, n_actors=1, pull_period=50)
-    result = actorq.learn(2000, progress_bar=False, on_message=kill)
+    return killed, actorq.learn(2000, progress_bar=False, on_message=kill)
+
+
+def test_an_actor_and_a_quantizer_that_are_killed_are_started_again(small_dqn, slow_counter):
+    """The two in one run, to start one cluster; on two nodes each alone is tried below."""
+    pytest.importorskip("ray")
+    at = {"RemoteActor": 500, "RemoteQuantizer": 1000}
+    killed, result = learn_while_workers_are_killed(small_dqn, slow_counter, at)
     assert len(killed) == 2 and result.steps >= 2000 and result.restarts == 2
     assert result.stopped == "done" and result.pulls > 10
 
@@ -320,18 +329,7 @@ def test_versions_never_go_backwards_and_large_messages_cross_nodes(
 def test_a_killed_worker_is_started_again_and_the_run_goes_on(
     small_dqn, slow_counter, two_nodes, victim
 ):
-    killed = []
-
-    def kill_once(result):
-        if result.steps >= 500 and not killed:
-            (process,) = workers(victim)
-            process.kill()
-            killed.append(process)
-
-    # The only actor: without its successor the run would never end.
-    model = small_dqn(slow_counter())
-    actorq = ray_actorq(model, slow_counter, n_actors=1, pull_period=50)
-    result = actorq.learn(2000, progress_bar=False, on_message=kill_once)
+    killed, result = learn_while_workers_are_killed(small_dqn, slow_counter, {victim: 500})
     assert killed and result.steps >= 2000 and result.restarts == 1
 
 
