@@ -94,13 +94,7 @@ class QATStudy:
         """Train one policy and run its episodes."""
         torch.set_num_threads(1)
         keep_freed_memory()
-        # In bfloat16 hidden layers would not have all the levels that they are quantized to.
-        recipe = replace(
-            get_recipe(cell["policy"]), timesteps=budget["timesteps"], half_precision=False
-        )
-        if is_atari(recipe.env_id):
-            # bfloat16 has not all the levels of 8 bits: 235 of 256 in a range that ends at 1.3.
-            recipe = recipe.with_features(precision="fp32")
+        recipe = replace(float32_recipe(cell["policy"]), timesteps=budget["timesteps"])
         model = make_model(recipe, cell["seed"])
         assert model.env is not None
         try:
@@ -131,6 +125,15 @@ class QATStudy:
             }  # fmt: skip
         extra = {"hyperparameters_source": recipe.source}
         return Measurement(measured, backend="simulated", arrays=trained.curves, extra=extra)
+
+
+def float32_recipe(name: str) -> Recipe:
+    """A policy's recipe as this study trains it: all layers in float32.
+
+    bfloat16 has not all the levels of 8 bits: 235 of 256 in a range that ends at 1.3.
+    """
+    recipe = replace(get_recipe(name), half_precision=False)
+    return recipe.with_features(precision="fp32") if is_atari(recipe.env_id) else recipe
 
 
 def _check_can_train(recipe: Recipe) -> None:

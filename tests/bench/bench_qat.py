@@ -1,7 +1,8 @@
-"""What quantization-aware training costs: training time at 8 bits over that in float32.
+"""What quantization-aware training costs: training time at 8 bits over that without it.
 
-The same recipes as `quarl-nb train`, environments included, interleaved repeats in one run, on
-one thread. Targets: 1.6x for an MLP, 1.4x for the Atari network.
+In float32, as the study trains, and for convolutions also in bfloat16, as `quarl-nb train` does
+where that is faster; environments included, interleaved repeats in one run, on one thread.
+Targets, over float32: 1.6x for an MLP, 1.4x for the Atari network.
 """
 
 from __future__ import annotations
@@ -14,11 +15,14 @@ from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 
 from quarl_nb.processes import keep_freed_memory
+from quarl_nb.processor import bf16_is_faster
+from quarl_nb.rl.atari import is_atari
 from quarl_nb.rl.model import make_model
 from quarl_nb.rl.qat import prepare_qat
 from quarl_nb.rl.qat_networks import is_quantized
 from quarl_nb.rl.quant_delay import QuantDelay
-from quarl_nb.rl.recipes import get_recipe
+from quarl_nb.rl.recipes import Recipe, get_recipe
+from quarl_nb.studies.qat import float32_recipe
 
 REPEATS = 7  # the least of three swings by a fifth on a shared machine
 # Recipe -> target, steps that are measured (off-policy: after the warm-up that comes first).
@@ -40,29 +44,36 @@ def main() -> None:
     torch.set_flush_denormal(True)  # as the study trains
     for name in sys.argv[1:] or CASES:
         target, steps = CASES[name]
-        models = {"fp32": make(name)}
-        callbacks: dict[str, QuantDelay | None] = {"fp32": None}
-        for method in METHODS:
-            models[method] = make(name)
-            callbacks[method] = prepare_qat(models[method], bits=8, method=method)
+        compare(f"{name} in fp32 (target {target}x)", float32_recipe(name), steps)
+        recipe = get_recipe(name)
+        if is_atari(recipe.env_id) and bf16_is_faster():
+            compare(f"{name} in bf16", recipe, steps)
+
+
+def compare(told: str, recipe: Recipe, steps: int) -> None:
+    """Print the time of training by each method over that of training without quantizers."""
+    models = {"plain": make(recipe)}
+    callbacks: dict[str, QuantDelay | None] = {"plain": None}
+    for method in METHODS:
+        models[method] = make(recipe)
+        callbacks[method] = prepare_qat(models[method], bits=8, method=method)
+    for kind, model in models.items():
+        warm_up(model, callbacks[kind])
+        assert kind == "plain" or is_quantized(model)
+    seconds: dict[str, list[float]] = {kind: [] for kind in models}
+    for _ in range(REPEATS):
         for kind, model in models.items():
-            warm_up(model, callbacks[kind])
-            assert kind == "fp32" or is_quantized(model)
-        seconds: dict[str, list[float]] = {kind: [] for kind in models}
-        for _ in range(REPEATS):
-            for kind, model in models.items():
-                seconds[kind].append(wall_s(model, steps, callbacks[kind]))
-        for method in METHODS:
-            ratio = min(seconds[method]) / min(seconds["fp32"])
-            print(f"qat {method:6s} {name:30s} {ratio:.2f}x fp32 (target {target}x)", flush=True)
-        for model in models.values():
-            assert model.env is not None
-            model.env.close()
+            seconds[kind].append(wall_s(model, steps, callbacks[kind]))
+    for method in METHODS:
+        ratio = min(seconds[method]) / min(seconds["plain"])
+        print(f"qat {method:6s} {ratio:.2f}x {told}", flush=True)
+    for model in models.values():
+        assert model.env is not None
+        model.env.close()
 
 
-def make(name: str) -> BaseAlgorithm:
+def make(recipe: Recipe) -> BaseAlgorithm:
     """The recipe's model, its warm-up cut to a batch and its memory to what is needed here."""
-    recipe = get_recipe(name)
     if "learning_starts" in recipe.hyperparameters or recipe.algo in ("dqn", "ddpg"):
         recipe.hyperparameters.update(learning_starts=300, buffer_size=5_000)
     return make_model(recipe, seed=0)

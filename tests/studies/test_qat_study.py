@@ -21,7 +21,7 @@ from quarl_nb.rl.sb3.convert import policy_from_model
 from quarl_nb.runner import plan, run_study
 from quarl_nb.store import ResultStore, to_json
 from quarl_nb.studies import qat, watched
-from quarl_nb.studies.qat import QAT
+from quarl_nb.studies.qat import QAT, float32_recipe
 from quarl_nb.studies.watched import Schedule, spread_of_actions, train_watched
 
 PPO = "ppo-CartPole-v1"
@@ -30,6 +30,13 @@ TINY = dict(QAT.profiles["smoke"], max_timesteps=768, evaluations=2, eval_episod
 
 def cells(**parameters: Any) -> list[tuple[dict, dict]]:
     return list(QAT.cells(TINY | parameters))
+
+
+def test_all_layers_train_in_float32_also_where_the_recipe_has_half_precision():
+    assert get_recipe("dqn-AirNavigation-III").half_precision
+    assert not float32_recipe("dqn-AirNavigation-III").half_precision
+    policy = float32_recipe("dqn-PongNoFrameskip-v4").hyperparameters["policy_kwargs"]
+    assert policy["features_extractor_kwargs"]["precision"] == "fp32"
 
 
 def test_a_cell_is_trained_and_run_and_leaves_no_files(tmp_path, monkeypatch):
