@@ -8,7 +8,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from quarl_nb.report.stats import ALPHA, RESAMPLES, Floats
+from quarl_nb.report.stats import ALPHA, RESAMPLES, ROUNDING, Floats
 
 FEW = 12  # differences, up to which `sign_flip_p` is worth its 2^n signs
 
@@ -53,7 +53,7 @@ def sign_flip_p(differences: NDArray[np.floating]) -> float:
     eight 34 % pass, those without such a one.
     """
     x = np.asarray(differences, float)
-    rounding = 1e-9 * np.abs(x).sum()
+    rounding = ROUNDING * np.abs(x).sum()
     return float(np.mean(fixed_signs(len(x)) @ x >= x.sum() - rounding))
 
 
@@ -71,12 +71,13 @@ def permutation_p(
     """
     pooled = np.concatenate([x, y])
     orders = generator.permuted(np.tile(pooled, (resamples, 1)), axis=1)
-    least = np.mean(x) - 1e-9 * max(1.0, float(np.abs(pooled).max()))  # ties, but for rounding
+    largest = max(1.0, float(np.abs(pooled).max()))
+    least = np.mean(x) - ROUNDING * largest  # ties, but for rounding
     return share(orders[:, : len(x)].mean(axis=1) >= least)
 
 
 def share(hits: NDArray[np.bool_]) -> float:
-    """Share of bootstrap draws, with the observed sample counted so that it is never 0."""
+    """Share of random orders that hit, with the observed one counted so that it is never 0."""
     return float((hits.sum() + 1) / (len(hits) + 1))
 
 

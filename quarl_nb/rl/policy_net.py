@@ -93,7 +93,7 @@ class PolicyNet(nn.Module):
 
         A recurrent policy starts from its initial state; `step` carries the state on.
         """
-        return self.step(obs, self.initial_state(len(obs)) if self.recurrent else None)[0]
+        return self.step(obs, self.initial_state(len(obs)))[0]
 
     def step(
         self, obs: torch.Tensor, state: torch.Tensor | None

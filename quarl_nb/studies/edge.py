@@ -37,7 +37,7 @@ from quarl_nb.rl.air.world import OBS_SIZE
 from quarl_nb.rl.layers import Layer
 from quarl_nb.rl.observations import collect_observations
 from quarl_nb.rl.policies import Head, PolicyNet, PolicySpec
-from quarl_nb.studies.inference import NATURE_CNN, layers, random_weights
+from quarl_nb.studies.inference import CNNS, layers, random_weights
 from quarl_nb.study import Measurement
 
 HERE, EMULATED = "this machine", "emulated Cortex-A53"
@@ -143,7 +143,7 @@ def navigation_layers(network: str) -> tuple[Layer, ...]:
         QuarlError: not the hidden sizes of an MLP.
     """
     found = list(layers(network))
-    if network == NATURE_CNN:
+    if network in CNNS:
         raise QuarlError(f"network {network!r} takes frames; allowed: hidden sizes as '256x3'")
     for i, name, size in ((0, "in_features", OBS_SIZE), (-1, "out_features", N_ACTIONS)):
         found[i] = replace(found[i], options={**found[i].options, name: size})

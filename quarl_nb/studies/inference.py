@@ -25,7 +25,9 @@ from quarl_nb.study import Measurement, network_name
 
 # The observations and actions of humanoid, the largest task of Table 2.
 OBSERVATIONS, ACTIONS = 67, 21
-NATURE_CNN = "nature-cnn"
+# Filters of three convolutions that a layer of 128 units follows: both readings of the zoo that the
+# paper calls "3 Layer Conv (128) + 128 FC" (see `quarl_nb.studies.mixed_precision`).
+CNNS = {"nature-cnn": (32, 64, 64), "cnn-128x3": (128, 128, 128)}
 FRAMES, ATARI_ACTIONS, FEATURES = (4, 84, 84), 6, 128
 CALIBRATION_FRAMES = 32
 MIN_CACHED_BYTES = 2**20  # reading fewer would time the call
@@ -35,9 +37,9 @@ MIN_CACHED_BYTES = 2**20  # reading fewer would time the call
 class InferenceStudy:
     """Networks x engines (runtime, precision) x batch sizes.
 
-    Parameters: `networks` (hidden sizes as "2048x3" or "4096-512-1024", or "nature-cnn"),
-    `runtimes`, `precisions` (each in the runtimes that compute in it), `batches`, `repeats` (timed
-    blocks), `repeat_s` (seconds a block), `seed` (of weights and observations).
+    Parameters: `networks` (hidden sizes as "2048x3" or "4096-512-1024", or one of
+    `CNNS`), `runtimes`, `precisions` (each in the runtimes that compute in it), `batches`,
+    `repeats` (timed blocks), `repeat_s` (seconds a block), `seed` (of weights and observations).
     """
 
     name: str
@@ -65,7 +67,7 @@ class InferenceStudy:
         for network in parameters["networks"]:
             layers(network)
             for runtime, precision in engines:
-                if (network, precision) == (NATURE_CNN, "int4"):
+                if network in CNNS and precision == "int4":
                     continue  # no convolutions in int4
                 for batch in parameters["batches"]:
                     check_counts(1, batch=batch)
@@ -107,14 +109,14 @@ def layers(network: str) -> tuple[Layer, ...]:
     Raises:
         QuarlError: not a name of that form.
     """
-    if network == NATURE_CNN:
-        return _nature_cnn()
+    if network in CNNS:
+        return _convolutional(CNNS[network])
     match = re.fullmatch(r"([1-9]\d{0,4})x([1-9])", network)
     sizes = [match[1]] * int(match[2]) if match else network.split("-")
     if not all(re.fullmatch(r"[1-9]\d{0,4}", size) for size in sizes):
         raise QuarlError(
-            f"unknown network {network!r}; allowed: {NATURE_CNN}, or hidden sizes as '2048x3' or "
-            "'4096-512-1024'"
+            f"unknown network {network!r}; allowed: {', '.join(CNNS)}, or hidden sizes as '2048x3' "
+            "or '4096-512-1024'"
         )
     hidden = [int(size) for size in sizes]
     if network != (name := network_name(hidden)):  # it would be another cell
@@ -129,20 +131,22 @@ def _linear(inputs: int, outputs: int) -> Layer:
     return Layer("linear", {"in_features": inputs, "out_features": outputs})
 
 
-def _nature_cnn() -> tuple[Layer, ...]:
-    """Mnih et al. 2015, with 128 features as our Atari policies have."""
+def _convolutional(filters: tuple[int, int, int]) -> tuple[Layer, ...]:
+    """The layers of Mnih et al. 2015 with that many filters, and 128 features."""
     found = [Layer("divide", {"by": 255.0})]
-    for inputs, outputs, kernel, stride in ((4, 32, 8, 4), (32, 64, 4, 2), (64, 64, 3, 1)):
+    inputs = FRAMES[0]
+    for outputs, kernel, stride in zip(filters, (8, 4, 3), (4, 2, 1), strict=True):
         options = {"in_channels": inputs, "out_channels": outputs, "kernel_size": kernel}
         found += [Layer("conv2d", options | {"stride": stride}), Layer("relu")]
-    found += [Layer("flatten"), _linear(64 * 7 * 7, FEATURES), Layer("relu")]
+        inputs = outputs
+    found += [Layer("flatten"), _linear(inputs * 7 * 7, FEATURES), Layer("relu")]
     return *found, _linear(FEATURES, ATARI_ACTIONS)
 
 
 @lru_cache(maxsize=1)  # the cells of a network follow each other
 def random_policy(network: str, seed: int) -> PolicyNet:
     """A network of that name with `random_weights`, for humanoid's sizes or for frames."""
-    shape = FRAMES if network == NATURE_CNN else (OBSERVATIONS,)
+    shape = FRAMES if network in CNNS else (OBSERVATIONS,)
     return random_weights(PolicySpec("random", None, shape, layers(network), Head("argmax")), seed)
 
 
@@ -196,7 +200,7 @@ def read_bandwidth(n_bytes: int) -> float:
     return 8 * len(array) / min(timed(array.sum) for _ in range(9))
 
 
-PAPER = ["64x3", "256x3", "4096-512-1024", "2048x3", NATURE_CNN]
+PAPER = ["64x3", "256x3", "4096-512-1024", "2048x3", *CNNS]
 SMOKE = {"networks": ["64x3"], "runtimes": list(RUNTIMES), "precisions": ["fp32", "int8"],
          "batches": [1], "repeats": 3, "repeat_s": 0.002, "seed": 0}  # fmt: skip
 QUICK = SMOKE | {"networks": [*PAPER, "512x3", "1024x3"], "precisions": ["fp32", "bf16", "int8"],

@@ -1,5 +1,6 @@
 """The whole loop in one process."""
 
+import re
 import time
 from dataclasses import replace
 from time import process_time
@@ -66,6 +67,23 @@ def test_every_episode_is_reported_once(small_dqn, counter):
     assert all(e.episode_return == e.length == 7 for e in result.episodes)
     assert len(result.episodes) == 2 * (210 // 7)
     assert [e.actor for e in result.episodes].count(1) == 210 // 7
+
+
+def test_the_progress_bar_tells_returns_both_speeds_policy_age_and_bytes(
+    small_dqn, counter, monkeypatch, capsys
+):
+    monkeypatch.setattr("quarl_nb.actorq.run._is_watched", lambda: True)
+    actorq = ActorQ(small_dqn(counter()), counter, "serial", transitions_per_message=10)
+    result = actorq.learn(420)
+    last = capsys.readouterr().err.split("\r")[-1]
+    assert "420/420" in last and "step/s" in last
+    shown = re.search(
+        r"return 7\.0, ([\d.]+) updates/s, policy age (\d+) updates, (\d+) MB pulled", last
+    )
+    assert shown is not None
+    speed, age, megabytes = map(float, shown.groups())
+    assert 0.99 <= speed / (result.updates / result.wall_s) < 3  # the run ends a little later
+    assert (age, megabytes) == (result.ages[-1], round(result.pulled_bytes / 1e6))
 
 
 @pytest.mark.parametrize("algorithm", [DDPG, TD3, SAC])

@@ -10,8 +10,8 @@ from quarl_nb.errors import QuarlError
 from quarl_nb.runner import plan, run_study
 from quarl_nb.store import ResultStore
 from quarl_nb.studies.inference import (
+    CNNS,
     INFERENCE,
-    NATURE_CNN,
     latencies,
     layers,
     random_observations,
@@ -44,10 +44,10 @@ def test_the_smoke_profile_runs_to_records(tmp_path):
 
 def test_every_cell_of_the_full_profile_can_be_measured():
     parameters = dict(INFERENCE.profiles["full"], repeats=1, repeat_s=0.0, batches=[2])
-    parameters["networks"] = ["64x3", "40-30-20", NATURE_CNN]
+    parameters["networks"] = ["64x3", "40-30-20", *CNNS]
     cells = INFERENCE.cells(parameters)
     # fp32 twice, fp16, bf16, int8 and int4; no int4 convolutions
-    assert len(cells) == 6 + 6 + 5
+    assert len(cells) == 6 + 6 + 5 + 5
     for cell, budget in cells:
         measured = INFERENCE.measure(cell, budget).measured
         assert np.isfinite(measured["latency_medians_s"]).all(), cell
@@ -56,7 +56,7 @@ def test_every_cell_of_the_full_profile_can_be_measured():
 def test_the_full_profile_holds_the_papers_networks_and_the_crossover():
     cells = [cell for cell, _ in INFERENCE.cells(INFERENCE.profiles["full"])]
     networks = {cell["network"] for cell in cells}
-    assert networks >= {f"{2**i}x3" for i in range(6, 13)} | {"4096-512-1024", NATURE_CNN}
+    assert networks >= {f"{2**i}x3" for i in range(6, 13)} | {"4096-512-1024", *CNNS}
     assert {cell["batch"] for cell in cells} == {1, 8, 64}
 
 
@@ -84,9 +84,14 @@ def test_networks_are_repeatable_and_of_the_size_they_are_named_after():
     assert [layer.options["out_features"] for layer in layers("4096-512-1024")[::2]] == [
         4096, 512, 1024, 21,
     ]  # fmt: skip
-    cnn = random_policy(NATURE_CNN, 0)
-    convolutions = 32 * (4 * 8 * 8 + 1) + 64 * (32 * 4 * 4 + 1) + 64 * (64 * 3 * 3 + 1)
-    linear = 128 * (64 * 7 * 7 + 1) + 6 * (128 + 1)
+
+
+@pytest.mark.parametrize(("name", "a", "b", "c"), [("nature-cnn", 32, 64, 64),
+                                                   ("cnn-128x3", 128, 128, 128)])  # fmt: skip
+def test_convolutional_networks_are_both_readings_of_the_papers(name, a, b, c):
+    cnn = random_policy(name, 0)
+    convolutions = a * (4 * 8 * 8 + 1) + b * (a * 4 * 4 + 1) + c * (b * 3 * 3 + 1)
+    linear = 128 * (c * 7 * 7 + 1) + 6 * (128 + 1)
     assert sum(p.numel() for p in cnn.parameters()) == convolutions + linear
     frames = random_observations(cnn, 2, 0)
     assert frames.dtype == np.uint8
@@ -101,7 +106,7 @@ def test_bandwidth_is_bytes_over_seconds(monkeypatch):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"networks": ["wide"]}, "unknown network 'wide'; allowed: nature-cnn, or hidden"),
+        ({"networks": ["wide"]}, "network 'wide'; allowed: nature-cnn, cnn-128x3, or hidden"),
         ({"networks": ["64x"]}, "unknown network '64x'"),
         ({"networks": ["64-64-64"]}, "network '64-64-64' is written '64x3'"),
         ({"networks": ["64"]}, "network '64' is written '64x1'"),
