@@ -410,32 +410,61 @@ SCRIPT = """
 """
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGKILL])
-def test_a_stopped_or_killed_driver_leaves_no_cluster_and_resumes(tmp_path, ending):
+@pytest.fixture
+def driver(tmp_path):
+    """Starts `SCRIPT` until so many steps, with the checkpoint of the one before if there is."""
     script, checkpoint = tmp_path / "script.py", tmp_path / "run.pt"
     script.write_text(textwrap.dedent(SCRIPT))
 
     def start(steps):
         command = [sys.executable, str(script), str(checkpoint), str(steps)]
-        return subprocess.Popen(
+        process = subprocess.Popen(
             command, stdout=subprocess.PIPE, text=True, start_new_session=True
         )
+        started.append(process)
+        return process
 
-    driver = start(10**6)
-    try:
-        while not checkpoint.exists() or int(driver.stdout.readline()) < 1000:
-            assert driver.poll() is None
-        started = tagged()
-        assert len(started) > 5
-        if ending == signal.SIGINT:
-            os.killpg(driver.pid, ending)  # as a terminal does: to everybody in the foreground
-            out = driver.communicate(timeout=60)[0]
-            assert driver.returncode == 0 and out.splitlines()[-1] == "interrupted True"
-    finally:
-        driver.kill()
-        driver.communicate()
+    started = []
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+def wait_until_resumable(driver, tmp_path):
+    while not (tmp_path / "run.pt").exists() or int(driver.stdout.readline()) < 1000:
+        assert driver.poll() is None
+
+
+def assert_resumes(driver):
+    first, *_, last = driver.communicate(timeout=120)[0].split("\n")[:-2]
+    assert driver.returncode == 0 and int(first) > 500 and int(last) >= 3000
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGKILL])
+def test_a_stopped_or_killed_driver_leaves_no_cluster_and_resumes(driver, tmp_path, ending):
+    first = driver(10**6)
+    wait_until_resumable(first, tmp_path)
+    started = tagged()
+    assert len(started) > 5
+    if ending == signal.SIGINT:
+        os.killpg(first.pid, ending)  # as a terminal does: to everybody in the foreground
+        out = first.communicate(timeout=60)[0]
+        assert first.returncode == 0 and out.splitlines()[-1] == "interrupted True"
+    else:
+        first.kill()
     assert not psutil.wait_procs(started, timeout=GONE_S)[1]
-    again = start(3000)
-    first, *_, last = again.communicate(timeout=120)[0].split("\n")[:-2]
-    assert again.returncode == 0 and int(first) > 500 and int(last) >= 3000
+    assert_resumes(driver(3000))
+
+
+@pytest.mark.slow
+def test_a_killed_driver_leaves_no_actor_on_a_cluster_that_goes_on(driver, tmp_path, two_nodes):
+    first = driver(10**6)
+    wait_until_resumable(first, tmp_path)
+    started = workers("Remote")
+    assert len(started) == 3  # the quantizer, too
+    first.kill()
+    assert not psutil.wait_procs(started, timeout=GONE_S)[1]
+    assert_resumes(driver(3000))
