@@ -289,7 +289,7 @@ def test_a_policy_of_one_seed_does_not_keep_the_others_from_deciding():
                  qat.rules.qat_beats_ptq, qat.rules.qat_beats_fp32, qat.rules.qat_kept_until):
         alone, found = rule(three), rule(both)
         assert found.verdict == alone.verdict and found.keys == alone.keys
-        assert "too few training seeds that learned: ppo-PongNoFrameskip-v4" in found.measured
+        assert "fewer than 3 training seeds that learned: ppo-PongNoFrameskip-v4" in found.measured
     assert "only 1 training seed" in qat.rules.qat_beats_ptq(one).measured
 
 
@@ -387,7 +387,7 @@ def test_a_seed_that_learned_neither_way_counts_for_nothing():
     assert found.verdict == "not reproduced" and found.measured.startswith("surely 0 of 3")
     assert found.interval.value == pytest.approx(9 / 91) and len(found.keys) == 3 * 2 * 3
     others = pd.concat([planted(none), car([93, 94, -99.9], [93, 94, -99.9], copies=1)])
-    assert "too few training seeds that learned: car 0" in RULES["no_loss"](others).measured
+    assert "fewer than 3 training seeds that learned: car 0" in RULES["no_loss"](others).measured
 
 
 def test_failures_that_strike_either_way_are_no_loss_of_one():
@@ -640,6 +640,21 @@ def test_exploration_is_compared_after_the_delay():
     assert all(table.empty for table in qat.exploration.exploration_tables(empty))
     with pytest.raises(NothingToDrawError):
         qat.exploration.exploration_figure(empty)
+
+
+def test_quantization_is_compared_with_noise_of_its_size():
+    found, arrays = probe_records()
+    curves = qat.exploration.curves_frame(found, lambda record: arrays[record["key"]])
+    tidy, shown = qat.exploration.noise_tables(curves)
+    assert tidy["difference"].tolist() == [pytest.approx(0.1 - 0.02)]
+    assert shown.loc["PPO CartPole", "4 bits"] == "+0.080 [0.080, 0.080]"
+    told = qat.exploration.noise_text(tidy)
+    assert "more than noise of its size in 1 and surely less in 0 of 1 comparisons" in told
+    spread = tidy.assign(low=-0.1)
+    assert "in 0 and surely less in 0 of 1" in qat.exploration.noise_text(spread)
+    few, _ = qat.exploration.noise_tables(curves[curves["seed"] < 2])
+    assert qat.exploration.noise_text(few).startswith("No policy has three seeds")
+    assert qat.exploration.noise_text(few.iloc[:0]).startswith("No policy has three seeds")
 
 
 def test_a_way_that_shares_no_seed_with_float32_has_no_entropy_beside_it():

@@ -69,8 +69,12 @@ def curves_frame(
 def explored_ways() -> list[list[Way]]:
     """What exploration is compared between: quantization, and noise of the same size."""
     norm: Way = ("fp32", "none", "layer_norm")
-    noise: list[Way] = [("fp32", "none", f"noise{bits}") for bits in EXPLORED_BITS]
+    noise = [_noise(bits) for bits in EXPLORED_BITS]
     return [[FP32, *(minmax(bits) for bits in EXPLORED_BITS), norm], [FP32, *noise]]
+
+
+def _noise(bits: int) -> Way:
+    return "fp32", "none", f"noise{bits}"
 
 
 def exploration_figure(curves: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
@@ -146,32 +150,55 @@ def _draw_spread(ax: Axes, rows: pd.DataFrame, spread: str, way: Way, i: int) ->
 
 
 def exploration_tables(curves: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Mean entropy after the delay minus that of float32, a row a policy and way of training that
-    has a seed of float32.
+    """Mean entropy after the delay, of every way of training, minus that of float32.
 
     Returns:
-        tidy (policy, way, seeds, entropy in nats, difference, low, high: 95 %, over seeds, NaN for
-        few), and for reading: a row a policy, a column a way.
+        as `entropy_differences`, a column a way.
+    """
+    ways = [way for ways in explored_ways() for way in ways if way != FP32]
+    return entropy_differences(curves, [(way_label(way), way, FP32) for way in ways])
+
+
+def noise_tables(curves: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Mean entropy after the delay, of training in some bits, minus that of training with noise as
+    large as their quantization error: what quantization does beside being noise.
+
+    Returns:
+        as `entropy_differences`, a column a number of bits.
+    """
+    pairs = [(minmax(bits), _noise(bits)) for bits in EXPLORED_BITS]
+    return entropy_differences(curves, [(way_label(way), way, noise) for way, noise in pairs])
+
+
+def entropy_differences(
+    curves: pd.DataFrame, compared: Sequence[tuple[str, Way, Way]]
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Mean entropy after the delay of one way of training minus that of another, by policy.
+
+    Args:
+        curves: of `curves_frame`.
+        compared: (label, way, subtracted way).
+
+    Returns:
+        tidy (policy, way: the label, seeds that both have, entropy in nats, difference, low, high:
+        95 %, over seeds, NaN for few), and for reading: a row a policy, a column a label.
     """
     found = []
     known = curves[curves["entropy"].notna() & ~curves["delayed"]] if len(curves) else curves
     for policy, rows in known.groupby("policy") if len(known) else ():
         means = rows.groupby([*WAY, "seed"])["entropy"].mean()
-        if FP32 not in {key[:3] for key in means.index}:
-            continue
-        base = means.loc[FP32]
-        for way in [way for ways in explored_ways() for way in ways]:
-            if way == FP32 or way not in {key[:3] for key in means.index}:
+        there = {key[:3] for key in means.index}
+        for label, way, subtracted in compared:
+            if not there.issuperset((way, subtracted)):
                 continue
-            both = pd.concat([means.loc[way], base], axis=1, join="inner").to_numpy(float)
-            if not len(both):
+            both = pd.concat([means.loc[way], means.loc[subtracted]], axis=1, join="inner")
+            if both.empty:
                 continue
-            difference = over_seeds((both[:, 0] - both[:, 1]).tolist())
-            found.append({
-                "policy": policy, "way": way_label(way), "seeds": len(both),
-                "entropy": both[:, 0].mean(), "difference": difference.value,
-                "low": difference.low, "high": difference.high,
-            })  # fmt: skip
+            entropy, less = both.to_numpy(float).T
+            difference = over_seeds((entropy - less).tolist())
+            found.append({"policy": policy, "way": label, "seeds": len(both),
+                          "entropy": entropy.mean(), "difference": difference.value,
+                          "low": difference.low, "high": difference.high})  # fmt: skip
     tidy = pd.DataFrame(found)
     if tidy.empty:
         return tidy, tidy
@@ -182,3 +209,14 @@ def exploration_tables(curves: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame
     order = list(dict.fromkeys(tidy["way"]))
     shown = shown.pivot(index="policy", columns="way", values="text").reindex(columns=order)
     return tidy, shown.fillna("")
+
+
+def noise_text(tidy: pd.DataFrame) -> str:
+    """How often quantization spreads actions otherwise than noise of its size (`noise_tables`)."""
+    known = tidy.dropna(subset=["low"]) if len(tidy) else tidy
+    if not len(known):
+        return "No policy has three seeds both of quantization and of noise of its size."
+    more, less = int((known["low"] > 0).sum()), int((known["high"] < 0).sum())
+    return (f"Quantization spreads the actions surely more than noise of its size in {more} and "
+            f"surely less in {less} of {len(known)} comparisons (policies times bits), each at "
+            "95 %; in the others noise alone may explain what quantization does.")  # fmt: skip

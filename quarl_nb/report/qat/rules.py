@@ -189,7 +189,7 @@ def _decidable(
     if len(few) == len(fewest):
         return tables, left_out
     if len(few):
-        left_out += f" (too few training seeds that learned: {', '.join(few)})"
+        left_out += f" (fewer than {MIN_SEEDS} training seeds that learned: {', '.join(few)})"
     return [table[~table["policy"].isin(few)].reset_index(drop=True) for table in tables], left_out
 
 

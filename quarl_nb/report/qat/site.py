@@ -7,7 +7,11 @@ from collections.abc import Mapping
 import pandas as pd
 
 from quarl_nb.report.artefacts import Drawing, Table
-from quarl_nb.report.qat.exploration import exploration_figure, exploration_tables
+from quarl_nb.report.qat.exploration import (
+    exploration_figure,
+    exploration_tables,
+    noise_tables,
+)
 from quarl_nb.report.qat.figures import figure5
 from quarl_nb.report.qat.gains import qat_tables
 
@@ -31,6 +35,10 @@ def tables_of(frames: Mapping[str, pd.DataFrame]) -> dict[str, Table]:
             "Entropy of the policy's actions while it trains (of DQN: of how often each action is "
             "the greedy one over observations; DDPG has none), after the quantization delay: nats "
             "above that of fp32 training, with 95 % intervals over training seeds."),
+        "qat_against_noise": Table(
+            trained, *noise_tables(frames["curves"]),
+            "The same entropy of training in so many bits, in nats above that of training with "
+            "Gaussian noise on the weights, as large as their quantization error."),
     }
     return {name: table for name, table in made.items() if len(table.tidy)}
 
