@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import zipfile
 from contextlib import AbstractContextManager
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field
@@ -165,7 +166,7 @@ def read_progress(path: Path) -> Progress:
         QuarlError: the file is damaged or of another format.
     """
     try:
-        return Progress(**_read(path, mmap=True)["progress"])
+        return Progress(**_read(path, tensors=False)["progress"])
     except Exception as error:  # torch.load raises almost anything on a damaged file
         raise _unreadable(path, error) from error
 
@@ -209,9 +210,13 @@ def _set_parameters(model: BaseAlgorithm, parameters: dict[str, Any]) -> None:
         raise
 
 
-def _read(path: Path, mmap: bool = False) -> dict[str, Any]:
+def _read(path: Path, tensors: bool = True) -> dict[str, Any]:
     try:
-        state = torch.load(path, weights_only=True, mmap=mmap, map_location="cpu")
+        with zipfile.ZipFile(path) as file:
+            # torch writes sums of all it saves and checks none.
+            if tensors and (damaged := file.testzip()):
+                raise zipfile.BadZipFile(damaged)
+        state = torch.load(path, weights_only=True, mmap=not tensors, map_location="cpu")
     except OSError:
         raise
     except Exception as error:  # whose text tells how to read what may execute code

@@ -384,13 +384,29 @@ def test_what_cannot_be_read_is_one_clear_line(tmp_path):
         with pytest.raises(QuarlError, match="it has format 3, this version reads 1 and 2") as line:
             read(path)
         assert "\n" not in str(line.value)
-    for content in (b"101", pickle.dumps({"format": object})):
+    whole = path.read_bytes()
+    for content in (b"101", pickle.dumps({"format": object}), whole[: len(whole) // 2], whole[:-1]):
         path.write_bytes(content)
         with pytest.raises(QuarlError, match="c.pt' cannot be read: it is damaged, or no check"):
             read_progress(path)
     torch.save([1, 2], path)
     with pytest.raises(QuarlError, match="it is no checkpoint of quarl_nb; to start anew"):
         read_progress(path)
+
+
+def test_one_changed_bit_of_a_weight_is_noticed_and_changes_nothing(tmp_path):
+    path, saved = tmp_path / "c.pt", model()
+    save_checkpoint(path, saved, Progress())
+    weight = max(saved.policy.state_dict().values(), key=torch.Tensor.numel)
+    content = bytearray(path.read_bytes())
+    content[content.index(weight.numpy().tobytes())] ^= 1
+    path.write_bytes(content)
+    other = model()
+    before = {name: tensor.clone() for name, tensor in other.policy.state_dict().items()}
+    with pytest.raises(QuarlError, match="c.pt' cannot be read: it is damaged, or no checkpoint"):
+        load_checkpoint(path, other)
+    assert all(torch.equal(t, before[name]) for name, t in other.policy.state_dict().items())
+    assert read_progress(path) == Progress()  # which reads no tensors
 
 
 def test_a_checkpoint_knows_what_its_run_acted_in(tmp_path):
