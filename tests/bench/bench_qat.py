@@ -33,6 +33,7 @@ CASES = {
     "ddpg-MountainCarContinuous-v0": (1.6, 1_000),
     "ppo-PongNoFrameskip-v4": (1.4, 2_048),
     "dqn-PongNoFrameskip-v4": (1.4, 1_000),
+    "a2c-MsPacmanNoFrameskip-v4": (1.4, 2_048),
 }
 METHODS = ("minmax", "lsq")
 

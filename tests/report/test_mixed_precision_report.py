@@ -225,6 +225,18 @@ def test_only_the_preprints_policies_in_float16_on_a_gpu_refute(ratios, loss, de
     assert half_precision_speedup(frame).verdict == verdict
 
 
+def test_what_was_only_timed_does_not_count_among_the_returns_that_were_tried():
+    trained = records({"A": 3.0}, 0.0, seeds=3).assign(env_id="MyPong-v0")
+    half = trained["precision"] == "bf16"
+    trained["returns"] = [[20 + 0.75 * seed * bf16] * 30
+                          for seed, bf16 in zip(trained["seed"], half, strict=True)]  # fmt: skip
+    # Gains of 0, 3.75 and 7.5 %: Student's t of (3.75 + 5) / (3.75 / sqrt 3), p = 0.028.
+    for others in ({}, {"B": 3.0, "C": 3.0}):
+        timed = records(others).assign(env_id="MyPong-v0") if others else trained.iloc[:0]
+        frame = pd.concat([trained, timed], ignore_index=True)
+        assert half_precision_speedup(frame).verdict == "reproduced", others
+
+
 def test_noise_seldom_passes_for_the_one_policy_without_loss():
     """Three policies in two formats, all fast, of which each loses the 5 %."""
     bf16 = records(dict.fromkeys(SIZES, 3.0), 0.0, seeds=3).assign(env_id="MyPong-v0")

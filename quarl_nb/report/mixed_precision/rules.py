@@ -24,9 +24,9 @@ from quarl_nb.report.untrained import fp32_never_learned
 def half_precision_speedup(records: pd.DataFrame) -> Finding:
     """Reproduced when a policy trains `PUBLISHED` times as fast as in float32 or faster (95 %,
     training step), and its return is without loss (Student's t over training seeds): either
-    corrected for all that were tried, of which one is enough (Bonferroni, Holm). The return of a
-    policy whose fp32 never learned counts as not measured, as does that of fewer than `MIN_SEEDS`
-    seeds that learned in either precision.
+    corrected for all that were tried, of which one is enough (Bonferroni over what was timed, Holm
+    over what was trained). The return of a policy whose fp32 never learned counts as not measured,
+    as does that of fewer than `MIN_SEEDS` seeds that learned in either precision.
 
     Not reproduced when none can be that fast, or each that is loses more than 5 %; and the
     preprint's policies were all timed in float16 on a GPU, as it trained them: what a processor
@@ -41,7 +41,10 @@ def half_precision_speedup(records: pd.DataFrame) -> Finding:
     trained = [trainings(records, kind) for _, kind in kinds.iterrows()]
     gains = [() if policy in unlearned else relative_gains(of_learned_seeds(runs))
              for policy, runs in zip(kinds["policy"], trained, strict=True)]  # fmt: skip
-    kinds["kept"] = holm([p_above(gain, -MARGIN) for gain in gains]) <= ALPHA
+    compared = [len(gain) >= MIN_SEEDS for gain in gains]
+    kinds["kept"] = False
+    kinds.loc[compared, "kept"] = holm([p_above(gain, -MARGIN) for gain, known
+                                        in zip(gains, compared, strict=True) if known]) <= ALPHA
     kinds["lost"] = [p_above([-g for g in gain], MARGIN) <= ALPHA for gain in gains]
     # Each was timed on one machine or on several, and trained once for all of them.
     kept, lost = table[TRAINED].merge(kinds, "left")[["kept", "lost"]].to_numpy().T
@@ -54,8 +57,8 @@ def half_precision_speedup(records: pd.DataFrame) -> Finding:
     verdict = decided((fast & kept).any(), all_timed and (slow | lost).all())
     text = (f"training steps {interval} times as fast, policy {best['policy']} in "
             f"{best['precision']} on {best['device']} ({best['machine']}), interval {ONE_PROCESS}")
-    known = sum(len(gain) >= MIN_SEEDS for gain in gains)
-    text += f"; reward compared for {known} of {len(kinds)}, without loss in {kinds['kept'].sum()}"
+    text += (f"; reward compared for {sum(compared)} of {len(kinds)}, without loss in "
+             f"{kinds['kept'].sum()}")  # fmt: skip
     text += f" (never learned: {', '.join(sorted(unlearned))})" if unlearned else ""
     keys = (*keys_of(table), *(key for runs in trained for key in runs["key"]))
     return Finding(verdict, text, interval, tuple(dict.fromkeys(keys)))
