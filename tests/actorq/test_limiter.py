@@ -31,6 +31,11 @@ def test_what_is_owed_is_what_was_inserted_times_the_ratio():
     assert limiter.owes(7) and not limiter.owes(8)
 
 
+def test_what_is_asked_of_a_fraction_of_a_sample_an_insert_is_not_rounded_to_none():
+    assert RateLimiter(0.4, 5, 100, inserts=15, samples=3).ahead == 3 - 4
+    assert RateLimiter(1.5, 5, 100, inserts=9).ahead == -6
+
+
 def test_the_ratio_is_kept_whoever_is_faster():
     rng = np.random.default_rng(0)
     for patience in (0.1, 0.5, 0.9):

@@ -262,6 +262,8 @@ def test_bits_out_of_range_are_refused(bits: int) -> None:
 def test_bad_ranges_are_refused(ends: tuple[float, float]) -> None:
     with pytest.raises(QuarlError, match="cannot quantize a range"):
         affine_qparams(torch.tensor(ends[0]), torch.tensor(ends[1]), 8)
+    with pytest.raises(QuarlError, match="cannot quantize a range"):  # of one channel of two
+        affine_qparams(torch.tensor([-1.0, ends[0]]), torch.tensor([1.0, ends[1]]), 8, axis=0)
 
 
 def test_symmetric_and_unsigned_is_refused() -> None:

@@ -59,6 +59,22 @@ def test_weights_are_over_the_largest_of_what_is_stored():
     indices, weights = buffer.draw(100, beta=1.0)
     np.testing.assert_allclose(weights, np.array([1, 2 / 3])[indices], rtol=1e-6)
     assert set(indices) == {0, 1}
+    for _ in range(20):  # also where the largest is not among what is drawn
+        index, weight = buffer.draw(1, beta=1.0)
+        np.testing.assert_allclose(weight, np.array([1, 2 / 3])[index], rtol=1e-6)
+
+
+def test_gradients_are_clipped_to_the_largest_norm():
+    sgd = dict(net_arch=[8], optimizer_class=torch.optim.SGD)
+    model = PrioritizedDQN("MlpPolicy", "CartPole-v1", learning_starts=10, buffer_size=100, seed=0,
+                           batch_size=8, learning_rate=1.0, max_grad_norm=1e-3, policy_kwargs=sgd,
+                           train_freq=1, target_update_interval=1000, device="cpu",
+                           replay_buffer_class=PrioritizedReplayBuffer)  # fmt: skip
+    before = torch.nn.utils.parameters_to_vector(model.q_net.parameters()).detach().clone()
+    model.learn(11)
+    moved = torch.nn.utils.parameters_to_vector(model.q_net.parameters()) - before
+    assert model._n_updates == 1
+    assert moved.norm().item() == pytest.approx(1e-3, rel=1e-3)
 
 
 def test_the_seed_is_that_of_stable_baselines3():
