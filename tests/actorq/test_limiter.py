@@ -36,6 +36,13 @@ def test_what_is_asked_of_a_fraction_of_a_sample_an_insert_is_not_rounded_to_non
     assert RateLimiter(1.5, 5, 100, inserts=9).ahead == -6
 
 
+def test_an_empty_buffer_is_not_sampled_where_no_least_is_asked():
+    limiter = RateLimiter(samples_per_insert=16, min_size=0, tolerance=512)
+    assert not limiter.can_sample(8)
+    limiter.inserts = 1
+    assert limiter.can_sample(8)
+
+
 def test_the_ratio_is_kept_whoever_is_faster():
     rng = np.random.default_rng(0)
     for patience in (0.1, 0.5, 0.9):

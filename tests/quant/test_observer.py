@@ -195,3 +195,16 @@ def test_a_checkpoint_holds_no_sample_and_says_so(kind: type[SamplingObserver]) 
         fresh.qparams()
     fresh(normal(100))
     assert ends(fresh) == ends(observer)
+
+
+def test_all_values_of_a_large_weight_count() -> None:
+    observer = make_observer("percentile", 8, max_samples=None)
+    observer(torch.arange(2.0**19))
+    assert ends(observer)[1] == 2.0**19 - 53  # 0.01 % of 524,288 lie above
+
+
+def test_mse_of_tiny_values_is_that_of_ordinary_ones() -> None:
+    rows = normal(3, 300) ** 3
+    tiny, plain = (mse_range(x, 3, symmetric=False) for x in (rows * 2.0**-80, rows))
+    for a, b in zip(tiny, plain, strict=True):
+        assert torch.equal(a * 2.0**80, b)

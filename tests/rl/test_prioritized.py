@@ -191,6 +191,9 @@ def test_an_update_follows_the_weighted_loss():
 def test_td_errors_become_priorities():
     ours = model(PrioritizedDQN, **BUFFER)
     ours.learn(50)
+    with torch.no_grad():
+        for parameter in ours.q_net_target.parameters():
+            parameter.mul_(2)  # unlike the network that learns
     buffer = ours.replay_buffer
     drawn = watch_draws(buffer)
     errors = td_errors(ours).detach()
@@ -198,6 +201,12 @@ def test_td_errors_become_priorities():
     indices = drawn[0][0]
     expected = (errors.abs().numpy().ravel()[indices] + 1e-6) ** 0.6
     np.testing.assert_allclose(buffer.powers[indices, 0], expected, rtol=1e-5)
+
+
+def test_the_learning_rate_follows_its_schedule():
+    ours = model(PrioritizedDQN, learning_rate=lambda left: 1e-3 * left, **BUFFER)
+    ours.learn(300)
+    assert ours.policy.optimizer.param_groups[0]["lr"] == pytest.approx(0, abs=1e-5)
 
 
 def test_beta_rises_to_one_over_the_run():
@@ -237,5 +246,6 @@ def test_another_buffer_and_divergence_are_refused():
         model(PrioritizedDQN, replay_buffer_class=PrioritizedReplayBuffer, n_steps=3)
     with pytest.raises(QuarlError, match="holds no observations that are dictionaries"):
         PrioritizedReplayBuffer(10, Dict({"a": OBS}), ACTION)
-    with pytest.raises(QuarlError, match="diverged: a TD error is NaN"):
-        filled(2).update_priorities(np.array([0]), np.array([np.nan], np.float32))
+    for bad in (np.nan, np.inf):
+        with pytest.raises(QuarlError, match="diverged: a TD error is NaN"):
+            filled(2).update_priorities(np.array([0]), np.array([bad], np.float32))
