@@ -43,8 +43,8 @@ def half_precision_speedup(records: pd.DataFrame) -> Finding:
              for policy, runs in zip(kinds["policy"], trained, strict=True)]  # fmt: skip
     compared = [len(gain) >= MIN_SEEDS for gain in gains]
     kinds["kept"] = False
-    kinds.loc[compared, "kept"] = holm([p_above(gain, -MARGIN) for gain, known
-                                        in zip(gains, compared, strict=True) if known]) <= ALPHA
+    kinds.loc[compared, "kept"] = holm(
+        [p_above(gain, -MARGIN) for gain in gains if len(gain) >= MIN_SEEDS]) <= ALPHA
     kinds["lost"] = [p_above([-g for g in gain], MARGIN) <= ALPHA for gain in gains]
     # Each was timed on one machine or on several, and trained once for all of them.
     kept, lost = table[TRAINED].merge(kinds, "left")[["kept", "lost"]].to_numpy().T

@@ -166,8 +166,9 @@ def noise_tables(curves: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
     Returns:
         as `entropy_differences`, a column a number of bits.
     """
-    pairs = [(minmax(bits), _noise(bits)) for bits in EXPLORED_BITS]
-    return entropy_differences(curves, [(way_label(way), way, noise) for way, noise in pairs])
+    return entropy_differences(
+        curves, [(f"{bits} bits", minmax(bits), _noise(bits)) for bits in EXPLORED_BITS]
+    )
 
 
 def entropy_differences(
