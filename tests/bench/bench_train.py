@@ -2,7 +2,8 @@
 
 Stock SB3: `PPO("CnnPolicy", make_atari_env(..., n_envs=8, vec_env_cls=SubprocVecEnv))`, frames
 stacked, fp32, default Adam. Ours: the recipe of `quarl-nb train`. Same network (Nature CNN with
-128 units), same hyperparameters, same cores, a process each, interleaved repeats in one run.
+128 units), same hyperparameters, same cores, a process each, repeats by turns in one run, of which
+each one's fastest counts.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from quarl_nb.rl.prioritized import PrioritizedDQN, PrioritizedReplayBuffer
 from quarl_nb.rl.recipes import Recipe, get_recipe
 
 ENV_ID = "PongNoFrameskip-v4"
-STEPS, REPEATS = 8 * 128 * 6, 2
+STEPS, REPEATS = 8 * 128 * 2, 6
+REPLAY = 2_000  # transitions: a full buffer, whose memory has been touched, as in a long training
 model: list[BaseAlgorithm] = []  # of a trainer's process
 
 
@@ -51,9 +53,9 @@ def prepare(name: str, algo: str) -> None:
     torch.set_num_threads(2)
     recipe = get_recipe(f"{algo}-{ENV_ID}")
     if algo == "dqn":  # updates from the first measured step on
-        recipe.hyperparameters.update(learning_starts=300, buffer_size=10_000)
+        recipe.hyperparameters.update(learning_starts=300, buffer_size=REPLAY)
     model.append(PREPARED[name](recipe))
-    model[0].learn(400)
+    model[0].learn(REPLAY)
 
 
 def our_model(recipe: Recipe) -> BaseAlgorithm:
