@@ -25,7 +25,7 @@ class Subject:
 
     Attributes:
         make: factory of one environment, where `env_id` alone does not name it.
-        extra: where the policy came from (source, licence, how it was trained).
+        extra: for its records, where the policy came from (source, licence, which training).
     """
 
     name: str
@@ -105,7 +105,9 @@ class TrainedPolicies:
     def load(self, name: str) -> Subject:
         algo, env_id = self.describe(name)
         net = load_policy(self.root / name)
-        return Subject(name, algo, env_id, net, extra=dict(net.spec.provenance))
+        # Its hyperparameters and packages stand in its description, once and not in each record.
+        origin = {k: v for k, v in net.spec.provenance.items() if not isinstance(v, Mapping)}
+        return Subject(name, algo, env_id, net, extra=origin)
 
 
 class PublicPolicies:

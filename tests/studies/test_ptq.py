@@ -37,7 +37,8 @@ def lean_policy() -> PolicyNet:
 @pytest.fixture
 def project(tmp_path, monkeypatch):
     """A project with one policy; the study finds it from the working directory."""
-    save_policy(lean_policy(), tmp_path / "data" / "policies" / "ppo-CartPole-v1", {"who": "test"})
+    described = {"who": "test", "packages": {"torch": "2"}}
+    save_policy(lean_policy(), tmp_path / "data" / "policies" / "ppo-CartPole-v1", described)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -225,7 +226,9 @@ def test_trained_policies_describe_themselves_by_name(project):
     source = TrainedPolicies()
     assert source.names() == ["ppo-CartPole-v1"]
     assert source.describe("ppo-CartPole-v1") == ("ppo", "CartPole-v1")
-    assert source.load("ppo-CartPole-v1").extra == {"who": "test"}
+    subject = source.load("ppo-CartPole-v1")
+    assert subject.extra == {"who": "test"}  # a record tells which policy, that the rest
+    assert subject.net.spec.provenance["packages"] == {"torch": "2"}
 
 
 def test_a_greedy_policy_of_atari_plays_some_actions_at_random(project):
