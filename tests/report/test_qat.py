@@ -96,6 +96,11 @@ def test_gains_are_taken_seed_by_seed():
     assert row["high"] == pytest.approx(4.3027 * 0.05 / np.sqrt(3), rel=1e-4)
     assert row["reference"] == 200 and row["mean"] == 200
     assert len(row["keys"]) == 6
+    # 5 % of float32's own 100, 200, 300 are 5, 10, 15: what is left of them is as uncertain.
+    for name, left in (("p_no_loss", [-5, 10, 25]), ("p_loss", [5, -10, -25]),
+                       ("p_no_gain", [15, 10, 5])):  # fmt: skip
+        p = ttest_1samp(left, 0.0, alternative="greater").pvalue
+        assert row[name] == pytest.approx(p)
 
 
 @pytest.mark.parametrize(

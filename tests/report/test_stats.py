@@ -278,6 +278,8 @@ def test_sign_vectors_are_all_there_are_or_random_ones() -> None:
     many = pvalues.sign_vectors(20, np.random.default_rng(0), 5000)
     assert many.shape == (5000, 20) and set(np.unique(many)) == {-1, 1} and (many[0] == 1).all()
     assert np.abs(many.T @ many / 5000 - np.eye(20)).max() < 0.07  # even, and independent
+    for n, flips in ((13, 40_000), (200, 20_000), (5_000, 4_000)):  # 32 MB, within bounds
+        assert pvalues.sign_vectors(n, np.random.default_rng(0)).shape == (flips, n)
 
 
 def false_gains(n: int, trials: int = 600) -> tuple[float, float, float]:

@@ -129,7 +129,8 @@ def gains(rows: pd.DataFrame, way: Way, reference: Way = FP32) -> pd.DataFrame:
     """What `way` earns more than `reference`, a row a policy that has both for common seeds.
 
     Differences are taken seed by seed (same initial weights, same environments), as fractions of
-    |mean float32 return|, and their mean is tested by Student's t over seeds.
+    |mean float32 return|, and their mean is tested by Student's t over seeds. The margin is that of
+    each seed's own float32 return, so that its mean is no more certain than these seeds tell.
 
     Args:
         rows: of `trainings`.
@@ -153,14 +154,16 @@ def gains(rows: pd.DataFrame, way: Way, reference: Way = FP32) -> pd.DataFrame:
         ours, theirs = ours.loc[seeds], theirs.loc[seeds]
         check_alike(pd.concat([ours, theirs, base]), str(policy))
         gain = ((ours["mean"] - theirs["mean"]) / scale).to_numpy(float)
+        own = base["mean"].reindex(seeds).fillna(base["mean"].mean()).to_numpy(float)
+        room = MARGIN * own * np.sign(base["mean"].mean()) / scale
         interval, mean = over_seeds(gain), over_seeds(ours["mean"].tolist())
         found.append({
             "policy": policy, "precision": way[0], "seeds": len(seeds),
             "episodes": int(min(ours["episodes"].min(), theirs["episodes"].min())),
             **mean.columns("mean"), "reference": theirs["mean"].mean(),
             "gain": interval.value, "low": interval.low, "high": interval.high,
-            "p_gain": p_above(gain, 0.0), "p_no_gain": p_above(-gain, -MARGIN),
-            "p_loss": p_above(-gain, MARGIN), "p_no_loss": p_above(gain, -MARGIN),
+            "p_gain": p_above(gain, 0.0), "p_no_gain": p_above(room - gain, 0.0),
+            "p_loss": p_above(-gain - room, 0.0), "p_no_loss": p_above(gain + room, 0.0),
             "keys": tuple(dict.fromkeys([*ours["key"], *theirs["key"]])),
         })  # fmt: skip
     columns = ["policy", "precision", "seeds", "episodes", "mean", "mean_low", "mean_high",
