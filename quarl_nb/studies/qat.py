@@ -50,10 +50,11 @@ class QATStudy:
     trained with learned steps too), `ptq` (precisions to which the float32 policies are quantized
     afterwards), `regularizers` (of float32 training, in place of quantization: layer_norm, or
     noise2..noise16, Gaussian noise on the weights as large as their error at so many bits) for the
-    policies in `regularized`, `seeds` (of training; on Atari only the first), `more_seeds` (of the
-    policies in `replicated`, for float32 and its `precisions`), `max_timesteps` (or the recipe's
-    steps, if fewer), `ddpg_timesteps` and `atari_timesteps` (at most so many of DDPG, which
-    learns at every step, and on Atari), `quant_delay` (a fraction of them), `evaluations` and
+    policies in `regularized`, `seeds` (of training; only the first for the policies in `single`),
+    `more_seeds` (of the policies in `replicated`, for float32 and its `precisions`),
+    `max_timesteps` (or the recipe's steps, if fewer), `ddpg_timesteps` and `atari_timesteps` (at
+    most so many of DDPG, which learns at every step, and on Atari), `quant_delay` (a fraction of
+    them), `evaluations` and
     `eval_episodes` (during training), `episodes` (at most 30 on Atari), `first_seed`.
     """
 
@@ -70,14 +71,16 @@ class QATStudy:
                 trained with, a policy that this study cannot train, or a number out of its range.
         """
         found = []
-        regularized, replicated = ([get_recipe(name).name for name in parameters[group]]
-                                   for group in ("regularized", "replicated"))
+        regularized, replicated, single = (
+            [get_recipe(name).name for name in parameters[group]]
+            for group in ("regularized", "replicated", "single")
+        )
         for name in parameters["policies"]:
             recipe = get_recipe(name)
             _check_can_train(recipe)
             ways = list(_ways(parameters, recipe, name in regularized))
             budget = _budget(parameters, recipe)
-            seeds = parameters["seeds"][:1] if is_atari(recipe.env_id) else parameters["seeds"]
+            seeds = parameters["seeds"][:1] if name in single else parameters["seeds"]
             more = parameters["more_seeds"] if name in replicated else []
             for precision, method, regularizer in ways:
                 # Beside its own returns a float32 policy has those of its quantized copies.
@@ -234,7 +237,7 @@ WIDTHS = [f"affine{bits}" for bits in range(2, 9)]
 CLASSIC = ["ppo-CartPole-v1", "a2c-CartPole-v1", "dqn-CartPole-v1"]
 SMOKE = {"policies": ["ppo-CartPole-v1"], "precisions": ["fp32", "affine4"], "lsq": [],
          "ptq": ["affine8"], "regularizers": [], "regularized": [], "seeds": [0],
-         "replicated": [], "more_seeds": [],
+         "replicated": [], "more_seeds": [], "single": [],
          # Of 300,000 and 250,000 steps, DDPG's best policies in `data/policies` took 80,000
          # (MountainCar) and 50,000 (HalfCheetah). On MsPacman PPO earned 549 after 100,000, where
          # random play earns 273; on Pong it stayed at -21 for 500,000.
@@ -258,6 +261,8 @@ FULL = QUICK | {
     # Three trainings that all earn an environment's most show nothing at 5 % (1/8), five do; that
     # most of several policies lose nothing takes more.
     "replicated": [*CLASSIC, *MOUNTAIN_CAR[:2]], "more_seeds": [3, 4, 5, 6, 7],
+    # A training on Atari takes A2C seven minutes, PPO a quarter of an hour, DQN more.
+    "single": ["ppo-MsPacmanNoFrameskip-v4", "dqn-MsPacmanNoFrameskip-v4"],
     "max_timesteps": 500_000, "evaluations": 10, "episodes": 100,
 }  # fmt: skip
 

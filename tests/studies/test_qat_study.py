@@ -138,18 +138,24 @@ def test_cheap_policies_have_more_seeds_of_what_is_compared():
     assert {c["seed"] for c, _ in found if c["policy"] != PPO} == {0}
 
 
-def test_a_run_is_no_longer_than_its_recipe_and_atari_has_one_seed_and_thirty_episodes():
+def test_a_run_is_no_longer_than_its_recipe_and_atari_has_thirty_episodes():
     (_, long), *_ = cells(max_timesteps=10**9)
     assert long["timesteps"] == get_recipe(PPO).timesteps == 2 * long["quant_delay"]
     ddpg = "ddpg-HalfCheetah-v5"
     for most, ran in ((10**9, get_recipe(ddpg).timesteps), (5_000, 5_000)):
         (_, budget), *_ = cells(policies=[ddpg], max_timesteps=10**9, ddpg_timesteps=most)
         assert budget["timesteps"] == ran == 2 * budget["quant_delay"]
-    pong = cells(policies=["dqn-PongNoFrameskip-v4"], seeds=[0, 1], episodes=100,
+    pong = cells(policies=["dqn-PongNoFrameskip-v4"], episodes=100,
                  max_timesteps=10**9, atari_timesteps=4_000)  # fmt: skip
     assert {budget["timesteps"] for _, budget in pong} == {4_000}
-    assert {cell["seed"] for cell, _ in pong} == {0}
     assert {budget["episodes"] for _, budget in pong} == {30}
+
+
+def test_costly_policies_are_trained_once():
+    found = cells(policies=[PPO, "a2c-CartPole-v1"], seeds=[1, 2], single=[PPO])
+    of_each = {name: [c["seed"] for c, _ in found if c["policy"] == name and c["precision"] == "fp32"]
+               for name in (PPO, "a2c-CartPole-v1")}  # fmt: skip
+    assert of_each == {PPO: [1], "a2c-CartPole-v1": [1, 2]}
 
 
 def test_the_full_profile_has_the_three_kinds_of_environments_and_every_width():
@@ -159,7 +165,8 @@ def test_the_full_profile_has_the_three_kinds_of_environments_and_every_width():
     kinds = {env_id: {c["algo"] for c, _ in found if c["env_id"] == env_id}
              for env_id in ("CartPole-v1", "HalfCheetah-v5", "MsPacmanNoFrameskip-v4")}  # fmt: skip
     assert set.union(*kinds.values()) == {"ppo", "a2c", "ddpg", "dqn"}
-    assert len({c["seed"] for c, _ in found if c["env_id"] == "CartPole-v1"}) >= 3
+    for env_id in kinds:
+        assert len({c["seed"] for c, _ in found if c["env_id"] == env_id}) >= 3
 
 
 @pytest.mark.parametrize(
@@ -177,6 +184,7 @@ def test_the_full_profile_has_the_three_kinds_of_environments_and_every_width():
         ({"regularizers": ["dropout"], "regularized": []}, "unknown regularizer 'dropout'"),
         ({"regularizers": ["..."], "regularized": [PPO]}, "unknown regularizer '...'"),
         ({"regularized": ["ppo"]}, "unknown policy 'ppo'"),
+        ({"single": ["a2c"]}, "unknown policy 'a2c'"),
         ({"policies": ["ppo-PongNoFrameskip-v4"], "regularized": ["ppo-PongNoFrameskip-v4"],
           "regularizers": ["layer_norm"]}, "layer_norm is for policies without convolutions"),
         ({"policies": ["dqn-AirNavigation-III"]}, "dqn-AirNavigation-III needs a curriculum, which "
