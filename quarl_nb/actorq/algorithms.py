@@ -55,8 +55,9 @@ def make_algorithm(
 
     Raises:
         QuarlError: an unknown algorithm or environment, an algorithm that cannot act there,
-            observations of another space than Box, a seed or device that there is not, networks
-            that do not fit into its memory, autocast of another algorithm than D4PG and DQN.
+            observations of another space than Box, or images, a seed or device that there is not,
+            networks that do not fit into its memory, autocast of another algorithm than D4PG and
+            DQN.
     """
     kind = ALGORITHMS[check_choice("algorithm of ActorQ", algo, ALGORITHMS)]
     check_counts(1, width=width, critic_width=critic_width)
@@ -78,7 +79,11 @@ def make_algorithm(
     network = dict(net_arch=hidden, optimizer_kwargs=dict(fused=fused))
     env = make_env(env_id)
     try:
-        obs_of(env.observation_space)
+        if obs_of(env.observation_space).image:
+            own = f"{kind.__name__}('CnnPolicy', ...) of your own"
+            raise QuarlError(
+                f"{env_id} shows images, and these networks take vectors: hand a {own} to ActorQ"
+            )
         return kind(
             policy, env, policy_kwargs=network, seed=int(seed), device=device, **options
         )  # type: ignore[call-arg]  # SB3's base class has other parameters than its algorithms

@@ -5,7 +5,7 @@ import numpy as np
 import onnx
 import pytest
 import torch
-from stable_baselines3 import DQN
+from stable_baselines3 import DQN, TD3
 
 from quarl_nb.actorq import ActorQ, actor
 from quarl_nb.actorq.environments import random_observations
@@ -114,6 +114,33 @@ def test_int8_convolutions_learn_to_see(opened, channels_last):
         assert {"QLinearConv", "QGemm"} <= kinds and not {"Conv", "Gemm", "MatMul"} & kinds
     weights = sum(p.numel() for p in model.q_net.parameters())
     assert weights < result.payload_bytes < 1.3 * weights
+
+
+class Steered(Corner):
+    """The same frames; the nearer the action comes to the bright corner, the better."""
+
+    action_space = gym.spaces.Box(-2.0, 2.0, (2,), np.float32)
+
+    def reward(self, action):
+        corner = np.array([self.corner // 2, self.corner % 2])
+        return -float(np.abs(action - (2 * corner - 1)).sum())
+
+
+@pytest.mark.parametrize("algorithm", [TD3, D4PG])
+def test_int8_convolutions_make_continuous_actions(opened, algorithm):
+    model = algorithm("CnnPolicy", Steered(False), learning_starts=50, batch_size=16,
+                      buffer_size=1000, policy_kwargs=dict(net_arch=[32]), seed=0,
+                      device="cpu")  # fmt: skip
+    actorq = ActorQ(model, lambda: Steered(False), "serial", precision="int8", n_actors=2,
+                    pull_period=100, samples_per_insert=4, noise_max=0.0)  # fmt: skip
+    result = actorq.learn(400, progress_bar=False)
+    assert (result.stopped, result.steps, result.pulls) == ("done", 400, 4) and result.updates > 50
+    # Without noise what an actor did last is what its payload computes from what it saw.
+    outputs = open_engine(opened[-1]).run(model.replay_buffer.observations[350:400, 0])
+    made = model.replay_buffer.actions[350:400, 0]
+    assert np.abs(np.tanh(outputs) - made).max() < 1e-6 and np.ptp(made) > 1e-3
+    kinds = {n.op_type for n in onnx.load_from_string(decode(opened[-1]).model).graph.node}
+    assert {"QLinearConv", "QGemm"} <= kinds and not {"Conv", "Gemm", "MatMul"} & kinds
 
 
 def test_activations_are_calibrated_with_what_random_actions_see(counter, mlp_policy):

@@ -391,6 +391,8 @@ BOX = gym.spaces.Box(-1, 1, (4,), np.float32)
     (gym.spaces.Dict({"wind": BOX}), "unsupported observation space Dict; known: Box"),
     (BOX, "environment raised ValueError: could not broadcast input array from shape (3,) into "
           "shape (4,)"),
+    (gym.spaces.Box(0, 255, (84, 84, 1), np.uint8), "Odd-v0 shows images, and these networks take "
+     "vectors: hand a DQN('CnnPolicy', ...) of your own to ActorQ"),
 ])  # fmt: skip
 def test_observations_that_no_learner_can_take_are_one_line(space, message, capsys):
     gym.register("Odd-v0", Odd, kwargs={"space": space}, disable_env_checker=True)

@@ -52,8 +52,9 @@ def table2_rows(found: pd.DataFrame, learned: pd.DataFrame) -> pd.DataFrame:
 
 def table2(rows: pd.DataFrame) -> pd.DataFrame:
     """`table2_rows` for reading: a row a task (and setting, if there are several), published beside
-    measured. Speed-ups are `value [95 % interval over runs]`; one run has no interval. Losses stand
-    in every row of their setting, whichever machine its times are of; runs are those of the times.
+    measured, what is not measured told so. Speed-ups are `value [95 % interval over runs]`; one run
+    has no interval. Losses stand in every row of their setting, whichever machine its times are of;
+    runs are those of the times.
     """
     knobs = varied(rows[rows["keys"].notna()])
     lines: dict[tuple[str, ...], _Line] = {}
@@ -66,8 +67,8 @@ def table2(rows: pd.DataFrame) -> pd.DataFrame:
                for what in ("published", "over torch fp32", "over ORT fp32")),
              *(("loss of final return", name) for name in ("fp16", "int8")), ("runs", "")]
     shown = pd.DataFrame.from_dict({i: line for i, line in enumerate(lines.values())}, "index")
-    # A column without a number at all would be one of floats, which "" is not.
-    shown = shown.reindex(columns=pd.MultiIndex.from_tuples(order), fill_value="").fillna("")
+    shown = shown.reindex(columns=pd.MultiIndex.from_tuples(order)).astype(object)
+    shown = shown.fillna(UNMEASURED)
     names = ["task", *(HEADINGS[knob] for knob in knobs)]
     shown.index = pd.MultiIndex.from_tuples([*lines], names=names) if knobs \
         else pd.Index([task for task, *_ in lines], name="task")
@@ -82,8 +83,7 @@ def _task_lines(
         published_cells |= _published_cells(row)
     measured = group[group["keys"].notna()]
     if measured.empty:
-        unmeasured = {("reward", "95 %, measured"): UNMEASURED}
-        return {(task, *len(knobs) * [""]): published_cells | unmeasured}
+        return {(task, *len(knobs) * [""]): published_cells}
     setting = [knob for knob in knobs if knob not in MACHINE]
     losses: dict[tuple[str, ...], _Line] = {}
     for _, row in measured.iterrows():
