@@ -164,7 +164,7 @@ def test_without_ray_the_extra_is_named(small_dqn, monkeypatch):
         ray_actorq(small_dqn()).learn(100, progress_bar=False)
 
 
-def test_an_unreachable_or_foreign_address_is_one_line_and_no_hang(small_dqn, monkeypatch):
+def test_an_unreachable_address_or_a_port_in_use_is_one_line_and_no_hang(small_dqn, monkeypatch):
     pytest.importorskip("ray")
     monkeypatch.setattr("quarl_nb.actorq.ray_cluster.CONNECT_S", 5.0)
     with socket.create_server(("127.0.0.1", 0)) as silent:

@@ -347,8 +347,8 @@ def test_a_planted_sweet_spot_is_found_and_noise_is_not(records) -> None:
     assert list(table.index[table["sweet_spot"]]) == ["dqn-PongNoFrameskip-v4"]
     assert found.measured.startswith("1 of 6 policies have a sweet spot; surest (90 % interval")
     more = sweet_spots.fewer_bits_beat_more(frame).measured
-    assert more.startswith("1 of 6 policies with a narrower width that keeps fp32's return have "
-                           "one that beats a wider; surest (90 %")
+    assert more.startswith("1 of 6 policies with a narrower width that keeps fp32's return (by its "
+                           "estimate) have one that beats a wider; surest (90 %")
     assert sweet_spots.fewer_bits_beat_more(frame).verdict == "reproduced"
     assert sweet_spots.sweet_spots_differ(frame).verdict == "inconclusive"
     noise = records(lambda *_: 0.0, WIDTHS)

@@ -222,7 +222,8 @@ def _exists(policies: list[Widths], against_wider: bool) -> Finding:
         else decided(spots.any(), not left_out and max(highest) < MARGIN)
     share = f"{relative[first]:.1%}" if np.isfinite(highest[first]) else "fp32 earns 0"
     kind = "policies have a sweet spot" if not against_wider else \
-        "policies with a narrower width that keeps fp32's return have one that beats a wider"
+        "policies with a narrower width that keeps fp32's return (by its estimate) have one that " \
+        "beats a wider"
     text = (
         f"{spots.sum()} of {len(found)} {kind}; surest ({INTERVAL} for all widths): "
         f"{policy} gains {interval} ({share}) at {label}, "
