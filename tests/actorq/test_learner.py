@@ -1,6 +1,7 @@
 """The learner feeds an algorithm as stable-baselines3's own loop does."""
 
 import csv
+from itertools import count
 
 import gymnasium as gym
 import numpy as np
@@ -50,6 +51,22 @@ def steps(actor, rewards):
     return transitions(obs, obs, np.zeros(n, np.int64), rewards, none, none, actor)
 
 
+def test_steps_of_every_environment_are_inserted(counter):
+    learner = Learner(DQN("MlpPolicy", counter(), buffer_size=10, device="cpu"), Settings(), 10)
+    obs, none = np.zeros((3, 2, 2), np.float32), np.zeros((3, 2), bool)  # 3 steps of 2
+    learner.insert(Transitions(0, 0, obs, obs, none.astype(int), np.ones((3, 2)), none, none))
+    assert learner.steps == learner.limiter.inserts == 6
+
+
+def test_actors_compute_in_eight_bits_unless_told_otherwise():
+    assert Settings().precision == "int8" and Settings().communication is None
+
+
+def test_every_run_of_every_seed_has_a_seed_of_its_own():
+    seeds = {Settings(seed=seed).of_run(run).seed for seed in (0, 1) for run in range(3)}
+    assert len(seeds) == 6
+
+
 def test_messages_batches_and_the_warm_up_have_room_in_the_tolerance(counter):
     def tolerance(learning_starts, batch_size, ratio, **others):
         model = DQN("MlpPolicy", counter(), learning_starts=learning_starts, device="cpu",
@@ -63,6 +80,12 @@ def test_messages_batches_and_the_warm_up_have_room_in_the_tolerance(counter):
     # A pull ends a message, however long it might be.
     assert tolerance(10, 8, 4, transitions_per_message=10**6, pull_period=70) == 2 * (2 * 70) * 4
     assert tolerance(10, 8, 4, transitions_per_message=50, pull_period=30) == 2 * (2 * 50) * 4
+
+
+def test_a_buffer_that_is_filled_again_leaves_the_tolerance_as_it_was(counter):
+    model = DQN("MlpPolicy", counter(), learning_starts=15_000, buffer_size=10, device="cpu")
+    learner = Learner(model, Settings(), 20_000, resumed=True, put_off=5000)
+    assert learner.limiter.tolerance == 1000 * 16  # a tenth of 10,000
 
 
 @pytest.fixture
@@ -81,6 +104,17 @@ def test_n_step_returns_do_not_run_from_one_actors_steps_into_anothers(three_ste
     assert sample.discounts[:, 0].tolist() == [0.125, 0.25, 0.5]
     assert sample.dones[:, 0].tolist() == [0, 0, 0]
     assert (sample.next_observations == 0).all()
+
+
+def test_an_episode_that_ended_before_another_actors_steps_is_over(three_step_dqn):
+    learner = Learner(three_step_dqn, Settings(), 10)
+    last = steps(0, [1.0, 2.0])
+    last.dones = np.array([[False], [True]])
+    learner.insert(last)
+    learner.insert(steps(1, [100.0]))
+    sample = three_step_dqn.replay_buffer._get_samples(np.array([0, 1]))
+    assert sample.rewards[:, 0].tolist() == [1 + 2 / 2, 2]
+    assert sample.dones[:, 0].tolist() == [1, 1]
 
 
 def test_a_cut_ends_with_its_step_in_a_buffer_that_keeps_no_timeouts(counter):
@@ -171,7 +205,7 @@ def test_what_cannot_be_fed_is_refused(small_dqn):
     with pytest.raises(QuarlError, match="no whole numbers, as Box.*int64.* has"):
         Learner(TD3("MlpPolicy", whole, device="cpu"), Settings(), 10)
     held = TransformAction(gym.make("Pendulum-v1"), lambda action: action,
-                           gym.spaces.Box(1, 1, (1,), np.float32))  # fmt: skip
+                           gym.spaces.Box(np.float32([0, 1]), np.float32([1, 1])))  # fmt: skip
     with pytest.raises(QuarlError, match="no room between the bounds of Box"):
         Learner(TD3("MlpPolicy", held, device="cpu"), Settings(), 10)
 
@@ -196,6 +230,18 @@ def test_sampling_is_accounted_for_apart_from_training(counter, prioritized):
     learner.close()
     model.train(gradient_steps=1, batch_size=4)
     assert learner.seconds["sample"] == sampled
+
+
+def test_seconds_add_up_and_none_counts_twice(counter, monkeypatch):
+    model = DQN("MlpPolicy", counter(), learning_starts=5, batch_size=4, buffer_size=50,
+                device="cpu")  # fmt: skip
+    learner = Learner(model, Settings(), 100)
+    learner.insert(steps(0, [1.0] * 10))
+    # Ticks where training begins, sampling begins and ends in it, and training ends.
+    monkeypatch.setattr("quarl_nb.actorq.timed.perf_counter", map(float, count()).__next__)
+    for updates in (1, 2):
+        learner.update()
+        assert (learner.seconds["sample"], learner.seconds["train"]) == (updates, 2 * updates)
 
 
 def test_what_an_algorithm_raises_is_one_line(small_dqn, monkeypatch):

@@ -527,6 +527,7 @@ def test_a_broken_environment_leaves_what_was_done(small_dqn, counter):
 @pytest.mark.parametrize("options, message", [
     (dict(precision="int9"), "unknown precision 'int9'"),
     (dict(precision=8), "unknown precision 8"),
+    (dict(communication="int9"), "unknown precision 'int9'"),
     (dict(n_actors=0), "n_actors must be at least 1, not 0"),
     (dict(pull_period=-1), "pull_period must be at least 1, not -1"),
     (dict(runtime="tflite"), "unknown runtime 'tflite'"),

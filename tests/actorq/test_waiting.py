@@ -124,10 +124,12 @@ def test_an_actor_makes_the_next_updates_steps_during_this_one(small_dqn, counte
 @pytest.mark.parametrize(("samples_per_insert", "batch_size", "settings", "messages"), [
     (16, 256, {}, 1),  # the paper's: 16 steps of four actors
     (1, 128, {"n_actors": 1}, 3),
+    (1, 800, {}, 4),  # 200 steps of each of four actors
     (1, 128, {"n_actors": 1, "pull_period": 30}, 5),  # none reaches over a pull
     (1, 128, {"n_actors": 1, "pull_period": 60}, 5),  # messages of 50 and 10 steps by turns
     (1, 256, {"n_actors": 1, "envs_per_actor": 64, "transitions_per_message": 100}, 4),  # of 64
     (1, 256, {"n_actors": 1, "envs_per_actor": 100}, 3),  # one step of all is more than 50
+    (1, 128, {"n_actors": 1, "envs_per_actor": 2, "pull_period": 3}, 64),  # each of one step
     (0.001, 128, {}, MOST_AHEAD),
 ])  # fmt: skip
 def test_messages_ahead_by_hand(samples_per_insert, batch_size, settings, messages):
@@ -138,6 +140,7 @@ def test_messages_ahead_by_hand(samples_per_insert, batch_size, settings, messag
 @pytest.mark.parametrize(("settings", "updates"), [
     ({}, 125),  # the paper's: 250 updates while each of four actors makes 1000 steps
     ({"n_actors": 1, "pull_period": 30}, 1),
+    ({"n_actors": 1, "pull_period": 1}, 1),
     ({"publish_period": 7}, 7),
 ])  # fmt: skip
 def test_updates_per_publication_by_hand(settings, updates):

@@ -35,6 +35,13 @@ def test_arrays_are_views_of_the_bytes_that_cannot_be_written():
         weight[0, 0] = 1
 
 
+def test_every_array_begins_at_a_multiple_of_64_bytes():
+    content = pack(ABOUT, ARRAYS)
+    first = np.frombuffer(content, np.uint8).ctypes.data
+    arrays = [array for array in unpack(content)[1].values() if array.size]
+    assert [(array.ctypes.data - first) % 64 for array in arrays] == [0] * 4
+
+
 def test_every_flipped_bit_is_noticed():
     content = pack(ABOUT, ARRAYS)
     for position in range(len(content)):
@@ -84,13 +91,14 @@ def test_foreign_bytes_are_refused(content):
         unpack(content)
 
 
-def test_another_format_version_is_refused_by_its_number():
+@pytest.mark.parametrize("version", [FORMAT_VERSION - 1, FORMAT_VERSION + 1])
+def test_another_format_version_is_refused_by_its_number(version):
     content = pack(ABOUT, ARRAYS)
     size = int.from_bytes(content[8:12], "little")
-    header = json.loads(content[16 : 16 + size]) | {"format_version": FORMAT_VERSION + 1}
+    header = json.loads(content[16 : 16 + size]) | {"format_version": version}
     text = json.dumps(header).encode().ljust(size)
     assert len(text) == size
     crc = zlib.crc32(content[8:12] + text).to_bytes(4, "little")
     changed = content[:12] + crc + text + content[16 + size :]
-    with pytest.raises(QuarlError, match=f"version {FORMAT_VERSION + 1}; known: {FORMAT_VERSION}"):
+    with pytest.raises(QuarlError, match=f"version {version}; known: {FORMAT_VERSION}"):
         unpack(changed)

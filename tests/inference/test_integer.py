@@ -14,7 +14,14 @@ from torch import nn
 from quarl_nb.errors import QuarlError
 from quarl_nb.inference import build_payload, open_engine
 from quarl_nb.inference.integer import StaticGraph
-from quarl_nb.inference.weights import check_sums, pack_int4, quantize_bias, quantize_rows
+from quarl_nb.inference.weights import (
+    check_sums,
+    from_numpy,
+    least_scale,
+    pack_int4,
+    quantize_bias,
+    quantize_rows,
+)
 from quarl_nb.quant import PerTensor, parse_precision, quantize_module, quantize_weight
 from quarl_nb.quant.convert import weight_layers
 from quarl_nb.rl.observations import collect_observations
@@ -205,7 +212,7 @@ def test_int4_is_a_second_implementation_in_numpy():
 
 
 @pytest.mark.parametrize("ranges", [*RANGES, "mse"])
-@pytest.mark.parametrize("shape", [(5, 3), (700, 300), (8, 4, 3, 3)])
+@pytest.mark.parametrize("shape", [(5, 3), (700, 300), (2, 140_000), (8, 4, 3, 3)])
 def test_integers_stand_for_what_quant_makes_of_the_weight(ranges, shape):
     weight = torch.randn(shape, generator=torch.Generator().manual_seed(0))
     precision = parse_precision("int8", ranges)
@@ -338,6 +345,20 @@ def test_a_bias_too_large_for_its_weights_leaves_the_other_outputs_alone(
     got = open_engine(payload(net, ranges=ranges, calibration=frames)).run(frames)
     np.testing.assert_allclose(got[:, 1], reference(net, frames)[:, 1], rtol=1e-6)
     np.testing.assert_array_equal(got[:, [0, 2]], before[:, [0, 2]])
+
+
+def test_the_smallest_scale_makes_the_bias_half_of_int32():
+    bias, input_scale = torch.tensor([1.0, -3.0, 0.0]), torch.tensor(2.0**-20)
+    assert least_scale(bias, input_scale)[:2].tolist() == [2.0**-10, 3 * 2.0**-10]
+    assert least_scale(bias, input_scale)[2].item() == pytest.approx(1e-30, rel=1e-6, abs=0)
+
+
+def test_only_memory_that_cannot_be_written_is_copied():
+    array = np.arange(3.0)
+    assert np.shares_memory(from_numpy(array).numpy(), array)
+    array.flags.writeable = False
+    copied = from_numpy(array)
+    assert not np.shares_memory(copied.numpy(), array) and copied.tolist() == [0, 1, 2]
 
 
 def test_the_smallest_scales_by_hand():

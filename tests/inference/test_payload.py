@@ -25,6 +25,10 @@ def test_decode_is_the_reverse_of_encode():
         np.testing.assert_array_equal(got.tensors[name], array, strict=True)
 
 
+def test_its_bytes_are_those_of_the_description_and_the_weights():
+    assert PAYLOAD.nbytes == len(b"a graph") + 21 + 4
+
+
 @pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
 def test_an_engine_opens_from_any_buffer(make_policy, kind):
     net = make_policy((6,), ("linear", {"in_features": 6, "out_features": 5}))

@@ -16,6 +16,7 @@ from quarl_nb.quant import (
     legacy_quantize_dequantize,
     parse_precision,
     quantize_module,
+    quantize_weight,
     weight_bytes,
     weight_matrices,
 )
@@ -85,8 +86,9 @@ def test_int8_activations_by_hand() -> None:
         net[0].weight.fill_(2.0)
         net[2].weight.fill_(-1.0)
     # first inputs span [-1, 254]: step 1, zero at 1. second inputs span [0, 508]: step 508 / 255
-    data = torch.tensor([[-1.0], [254.0]])
-    quantized = quantize_module(net, parse_precision("int8"), lambda m: m(data))
+    data, seen = torch.tensor([[-1.0], [0.4], [254.0]]), []
+    quantized = quantize_module(net, parse_precision("int8"), lambda m: seen.append(m(data)))
+    assert seen[0][:, 0].tolist() == pytest.approx([0, -0.8, -508])  # not yet rounded
     x = torch.tensor([[0.4], [10.6], [-7.0], [1000.0]])
     step = 508 / 255
     expected = [0.0, -round(22 / step) * step, 0.0, -508.0]
@@ -98,6 +100,7 @@ def test_calibration_runs_once_and_ranges_are_frozen() -> None:
 
     def calibrate(module: nn.Module) -> None:
         calls.append(module)
+        assert not torch.is_grad_enabled()
         assert torch.allclose(module(normal(4, 5)), net(normal(4, 5)), atol=0.1)
 
     quantized = quantize_module(net, parse_precision("int8"), calibrate)
@@ -161,10 +164,11 @@ def test_a_module_of_float64_stays_one(name: str) -> None:
 
 
 def test_cast_rounds_what_enters_a_layer() -> None:
-    net = nn.Linear(1, 1, bias=False)
+    net = nn.Linear(2, 1, bias=False)
     nn.init.ones_(net.weight)
     quantized = quantize_module(net, parse_precision("fp16"))
-    assert quantized(torch.tensor([[2049.0], [1 + 2**-12]])).tolist() == [[2048.0], [1.0]]
+    x = torch.tensor([[2049.0, -2048.0], [1 + 2**-12, -1.0]])  # sums of 1 and 2^-12, rounded of 0
+    assert quantized(x).tolist() == quantized(input=x).tolist() == [[0.0], [0.0]]
 
 
 class Recurrent(nn.Module):
@@ -234,6 +238,8 @@ def test_packed_sequences_are_refused(name: str) -> None:
     packed = nn.utils.rnn.pack_padded_sequence(normal(3, 2, 4), torch.tensor([3, 1]))
     with pytest.raises(QuarlError, match="PackedSequence cannot be quantized"):
         quantize_module(net, parse_precision(name), lambda m: m(packed))(packed)
+    with pytest.raises(QuarlError, match="PackedSequence cannot be quantized"):
+        quantize_module(net, parse_precision(name), lambda m: m(input=packed))(input=packed)
 
 
 def test_tied_weights_are_one_matrix_and_stay_tied() -> None:
@@ -253,6 +259,19 @@ def test_bad_weights_are_refused_by_name(bad: float, name: str) -> None:
         net[2].weight[0, 0] = bad
     with pytest.raises(QuarlError, match=r"'2\.weight'.*NaN or infinite"):
         quantize_module(net, parse_precision(name), lambda m: None)
+
+
+def test_bad_biases_are_refused_by_name() -> None:
+    net = mlp()
+    nn.init.constant_(net[2].bias, math.nan)
+    with pytest.raises(QuarlError, match=r"'2\.bias'.*NaN or infinite"):
+        quantize_module(net, parse_precision("affine4"))
+
+
+def test_a_quantized_weight_is_a_copy_in_fp32_too() -> None:
+    weight = normal(2, 3)
+    quantized = quantize_weight(weight, parse_precision("fp32"))
+    assert torch.equal(quantized, weight) and quantized.data_ptr() != weight.data_ptr()
 
 
 @pytest.mark.parametrize(("name", "huge"), [("fp16", 1e5), ("legacy8", 3e38)])
@@ -318,5 +337,7 @@ def test_weight_bytes_by_hand() -> None:
     assert size("affine3") == 75 + 45 + 2 * (4 + 1) + biases
     assert size("affine16") == 640 + 2 * (4 + 2) + biases
     assert size("legacy8") == 225 + 135 + 2 * 4 + biases
+    normalized = nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4))  # which stays in float32
+    assert weight_bytes(normalized, parse_precision("fp16")) == (16 + 4) * 2 + (4 + 4) * 4
     conv = cnn()  # weights 72 and 192, biases 4 + 3
     assert weight_bytes(conv, parse_precision("legacy7")) == 72 + 4 * 4 + 192 + 4 + 7 * 4

@@ -155,8 +155,32 @@ def test_the_step_learns_to_reduce_the_error() -> None:
     assert (quantizer(x) - x).square().mean().item() < 0.5 * first
 
 
-def test_a_step_that_became_nan_is_an_error() -> None:
+def test_a_step_below_the_smallest_acts_as_the_smallest() -> None:
     quantizer = started(LearnedStep(4, batched=False), normal(10))
-    nn.init.constant_(quantizer.step, float("nan"))
+    nn.init.constant_(quantizer.step, -0.5)
+    x, ends = torch.tensor([1.0, -1.0]), pytest.approx([7e-8, -8e-8])
+    assert quantizer(x).tolist() == ends
+    with torch.no_grad():
+        assert quantizer(x).tolist() == ends
+    assert quantizer.qparams().scale.item() == pytest.approx(1e-8)
+
+
+def test_the_step_of_zeros_starts_at_one() -> None:
+    assert started(LearnedStep(4, batched=True), torch.zeros(5)).step.item() == 1
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_values_that_diverged_before_the_start_are_an_error(value: float) -> None:
+    quantizer = LearnedStep(4, batched=True)
+    for last in (1.0, 1.0, value):  # of two batches an average with infinity is NaN
+        quantizer(torch.tensor([1.0, last]))
+    with pytest.raises(QuarlError, match="diverged: .* before quantization began"):
+        quantizer.start()
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_step_that_became_nan_or_infinite_is_an_error(value: float) -> None:
+    quantizer = started(LearnedStep(4, batched=False), normal(10))
+    nn.init.constant_(quantizer.step, value)
     with pytest.raises(QuarlError, match="diverged"):
         quantizer(normal(10))

@@ -6,6 +6,7 @@ from quarl_nb.quant import (
     affine_qparams,
     fake_quantize,
     float8_quantize_dequantize,
+    noise_like_error,
     quantile_quantize_dequantize,
     stochastic_quantize_dequantize,
 )
@@ -45,6 +46,27 @@ def test_quantile_levels_of_17_bits_are_refused():
     x = torch.arange(9.0)
     with pytest.raises(QuarlError, match="17 bits"):
         quantile_quantize_dequantize(x, 17)
+
+
+def test_noise_is_as_large_as_the_error_and_drawn_by_the_generator():
+    x = torch.zeros(10_000)
+    first, second = (
+        noise_like_error(x, x + 0.5, torch.Generator().manual_seed(3)) for _ in range(2)
+    )
+    assert torch.equal(first, second)
+    assert first.std().item() == pytest.approx(0.5, rel=0.03)  # within four standard errors
+
+
+def test_stochastic_rounding_clips_and_is_drawn_by_the_generator():
+    qparams = affine_qparams(torch.tensor(-1.0), torch.tensor(1.0), bits=4)
+    x = torch.linspace(-3, 3, 100)
+    first, second = (
+        stochastic_quantize_dequantize(x, qparams, torch.Generator().manual_seed(3))
+        for _ in range(2)
+    )
+    assert torch.equal(first, second)
+    outside = x.abs() > 1.2
+    assert torch.equal(first[outside], fake_quantize(x, qparams)[outside])
 
 
 def test_stochastic_rounding_is_a_neighbour_and_right_on_average():

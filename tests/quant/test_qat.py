@@ -194,6 +194,7 @@ def test_a_held_weight_is_quantized_once_until_it_changes(method: str) -> None:
     with torch.no_grad():
         held = layer.weight
         layer.train()
+        assert layer.weight is not layer.weight
         layer.eval()
         assert layer.weight is not held  # a fused optimizer changes weights and not their version
         layer.holding = False

@@ -13,6 +13,7 @@ import pytest
 import torch
 from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.noise import NormalActionNoise
+from stable_baselines3.common.torch_layers import FlattenExtractor
 from stable_baselines3.common.type_aliases import ReplayBufferSamples
 from torch import nn
 
@@ -199,6 +200,32 @@ def test_targets_follow_every_period(batch: ReplayBufferSamples, tau: float) -> 
     assert_close(weights(model.actor_target, model.critic_target), expected)
     train_on(model, batch, steps=2)
     assert_close(weights(model.actor_target, model.critic_target), expected)
+
+
+class Normalizing(FlattenExtractor):
+    """Batch normalization before the network."""
+
+    def __init__(self, observation_space: gym.Space) -> None:
+        super().__init__(observation_space)
+        self.norm = nn.BatchNorm1d(self.features_dim)
+
+    def forward(self, observations: torch.Tensor) -> torch.Tensor:
+        return self.norm(super().forward(observations))
+
+
+def test_targets_get_the_statistics_of_batch_normalization_whole(
+    batch: ReplayBufferSamples,
+) -> None:
+    options = {"features_extractor_class": Normalizing}
+    model = make_model(target_update_period=2, tau=0.25, policy_kwargs=options)
+    pairs = ((model.actor, model.actor_target), (model.critic, model.critic_target))
+    for steps, share in ((1, 0.0), (1, 1.0)):
+        train_on(model, batch, steps)
+        for network, target in pairs:
+            own, other = (one.features_extractor.norm for one in (network, target))
+            assert own.running_mean.all()
+            assert torch.equal(other.running_mean, share * own.running_mean)
+            assert torch.equal(other.running_var, torch.ones(3).lerp(own.running_var, share))
 
 
 @pytest.mark.parametrize("slow", [0.25, lambda remaining: 0.5 * remaining])

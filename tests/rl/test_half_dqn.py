@@ -9,12 +9,16 @@ from quarl_nb.rl.half_dqn import HalfDQNPolicy
 from quarl_nb.rl.sb3.convert import policy_from_model
 
 
-@pytest.fixture
-def pair():
+def alike(env_id):
     options = dict(policy_kwargs=dict(net_arch=[64, 64]), seed=0, device="cpu", buffer_size=10)
-    full, half = (DQN(policy, "CartPole-v1", **options) for policy in ("MlpPolicy", HalfDQNPolicy))
+    full, half = (DQN(policy, env_id, **options) for policy in ("MlpPolicy", HalfDQNPolicy))
     half.policy.load_state_dict(full.policy.state_dict())  # same names, same shapes
     return full, half
+
+
+@pytest.fixture
+def pair():
+    return alike("CartPole-v1")
 
 
 def test_action_values_are_near_those_in_full_precision(pair):
@@ -26,6 +30,18 @@ def test_action_values_are_near_those_in_full_precision(pair):
     # A product's relative error in bfloat16 is at most 2^-8; it is not exact either.
     assert 0 < difference < 0.03 * exact.abs().max()
     assert all(p.dtype == torch.float32 for p in half.policy.parameters())
+
+
+def test_values_beyond_those_of_float16_are_none_beyond_bfloat16s(pair):
+    obs = torch.full((1, 4), 1e7)
+    full, half = (dqn.q_net(obs) for dqn in pair)
+    assert full.abs().max() > torch.finfo(torch.float16).max
+    torch.testing.assert_close(half, full, rtol=0, atol=0.03 * full.abs().max().item())
+
+
+def test_observations_are_encoded_as_in_full_precision():
+    full, half = (dqn.q_net(torch.arange(16)) for dqn in alike("FrozenLake-v1"))  # cells, one-hot
+    torch.testing.assert_close(half, full, rtol=0, atol=0.03 * full.abs().max().item())
 
 
 def test_the_head_keeps_apart_what_bfloat16_would_not(pair):

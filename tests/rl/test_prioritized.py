@@ -11,8 +11,10 @@ import torch
 from gymnasium.spaces import Box, Dict, Discrete
 from stable_baselines3 import DQN
 from stable_baselines3.common.buffers import ReplayBuffer
+from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.utils import set_random_seed
+from stable_baselines3.common.vec_env import VecNormalize
 
 from quarl_nb.errors import QuarlError
 from quarl_nb.rl.prioritized import PrioritizedDQN, PrioritizedReplayBuffer
@@ -33,6 +35,11 @@ def fill(buffer: ReplayBuffer, n: int) -> None:
         obs = np.arange(buffer.n_envs, dtype=np.float32)[:, None] + step * buffer.n_envs
         actions, infos = np.full((buffer.n_envs, 1), step % 3), [{}] * buffer.n_envs
         buffer.add(obs, obs + 1, actions, obs[:, 0] * 2, obs[:, 0] % 2, infos)
+
+
+def test_defaults_are_those_of_stable_baselines_2():
+    buffer = filled(1)
+    assert (buffer.alpha, buffer.beta, buffer.epsilon) == (0.6, 0.4, 1e-6)
 
 
 def test_probabilities_and_weights_are_those_computed_by_hand():
@@ -114,6 +121,15 @@ def test_a_cut_episode_is_not_an_end():
     buffer.add(one, one, one, one[0], one[0], [{"TimeLimit.truncated": True}])
     buffer.add(one, one, one, one[0], one[0], [{}])
     assert buffer._get_samples(np.array([0, 1])).dones.ravel().tolist() == [0, 1]
+
+
+def test_samples_are_normalized_by_what_the_environment_has_seen():
+    buffer, env = filled(3), VecNormalize(make_vec_env("CartPole-v1"), epsilon=0.0)
+    env.obs_rms.mean, env.obs_rms.var, env.ret_rms.var = (np.array(x) for x in (1.0, 4.0, 16.0))
+    batch = buffer._get_samples(np.arange(3), env)
+    assert batch.observations.ravel().tolist() == [-0.5, 0, 0.5]  # of 0, 1, 2
+    assert batch.next_observations.ravel().tolist() == [0, 0.5, 1]  # of 1, 2, 3
+    assert batch.rewards.ravel().tolist() == [0, 0.5, 1]  # of 0, 2, 4
 
 
 def test_only_what_is_stored_is_drawn():

@@ -14,6 +14,7 @@ import stable_baselines3 as sb3
 import torch
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 from stable_baselines3.common.utils import polyak_update
 from torch import nn
@@ -25,6 +26,7 @@ from quarl_nb.quant.qat import QATLayer, qat_layers
 from quarl_nb.rl.checkpoint import Progress, load_checkpoint, save_checkpoint
 from quarl_nb.rl.fast_cnn import FAST_CNN_POLICIES, FastNatureCNN
 from quarl_nb.rl.policies import load_policy, save_policy
+from quarl_nb.rl.prioritized import PrioritizedDQN, PrioritizedReplayBuffer
 from quarl_nb.rl.qat import export_qat, prepare_qat
 from quarl_nb.rl.qat_networks import is_quantized, qat_networks, training_quantizers
 from quarl_nb.rl.quant_delay import QuantDelay
@@ -271,12 +273,16 @@ def test_weights_are_quantized_once_a_rollout(monkeypatch: pytest.MonkeyPatch) -
     assert len(acted) == 2 * 3  # rollouts of 32 steps, layers that act
 
 
+@pytest.mark.parametrize(
+    "kind, buffer", [(sb3.DQN, None), (PrioritizedDQN, PrioritizedReplayBuffer)]
+)
 def test_dqn_quantizes_its_target_once_from_one_of_its_updates_to_the_next(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, kind: Any, buffer: Any
 ) -> None:
     def train() -> tuple[dict[str, torch.Tensor], int]:
-        model: Any = sb3.DQN("MlpPolicy", "CartPole-v1", target_update_interval=30, train_freq=8,
-                             gradient_steps=4, learning_starts=16, **PLAIN, **small())  # fmt: skip
+        model: Any = kind("MlpPolicy", "CartPole-v1", target_update_interval=30, train_freq=8,
+                          gradient_steps=4, learning_starts=16, replay_buffer_class=buffer,
+                          buffer_size=1000, **PLAIN, **small())  # fmt: skip
         model.learn(32, callback=prepare_qat(model, 4))
         targets = {layer.weight_quantizer for layer in qat_layers([model.q_net_target])}
         quantized = []
@@ -339,6 +345,16 @@ def test_after_an_interrupted_run_the_target_is_quantized_anew_as_it_moves() -> 
     model.learn(40, callback=Spy(_check_target), reset_num_timesteps=False)
 
 
+@pytest.mark.parametrize("interval", [1, 30])
+def test_the_target_of_a_dqn_with_two_environments_is_quantized_anew_as_it_moves(
+    interval: int,
+) -> None:
+    options = OFF | small() | {"target_update_interval": interval}
+    model: Any = sb3.DQN("MlpPolicy", make_vec_env("CartPole-v1", 2), **options)
+    model.learn(60, callback=prepare_qat(model, 8))
+    model.learn(60, callback=[QuantDelay(0), Spy(_check_target)], reset_num_timesteps=False)
+
+
 @torch.no_grad()
 def _check_target(model: Any) -> None:
     for layer in qat_layers([model.q_net_target]):
@@ -346,8 +362,21 @@ def _check_target(model: Any) -> None:
         assert torch.equal(layer.weight, expected)
 
 
-def test_a_run_that_is_stopped_holds_nothing() -> None:
-    model = MODELS["ppo"]()
+def test_what_trains_is_not_held() -> None:
+    class Watched(sb3.PPO):
+        def train(self) -> None:
+            held.append([layer.holding for layer in qat_layers([self.policy])])
+            super().train()
+
+    held: list[list[Any]] = []
+    model = Watched("MlpPolicy", "CartPole-v1", n_steps=32, batch_size=16, n_epochs=2, **PLAIN)
+    model.learn(64, callback=prepare_qat(model, 4))
+    assert held == [[False] * 3] * 2
+
+
+@pytest.mark.parametrize("algo", ["ppo", "dqn"])
+def test_a_run_that_is_stopped_holds_nothing(algo: str) -> None:
+    model = MODELS[algo]()
 
     class Stop(BaseCallback):
         def _on_step(self) -> bool:
