@@ -54,8 +54,8 @@ class QATStudy:
     `more_seeds` (of the policies in `replicated`, for float32 and its `precisions`),
     `max_timesteps` (or the recipe's steps, if fewer), `ddpg_timesteps` and `atari_timesteps` (at
     most so many of DDPG, which learns at every step, and on Atari), `quant_delay` (a fraction of
-    them), `evaluations` and
-    `eval_episodes` (during training), `episodes` (at most 30 on Atari), `first_seed`.
+    them), `evaluations` and `eval_episodes` (during training), `episodes` (at most 30 on Atari),
+    `first_seed`.
     """
 
     name: str
