@@ -75,7 +75,7 @@ class MixedPrecisionStudy:
 
     Parameters: `policies` (zoo, A, B, C, zoo-ppo), `precisions` (fp32, bf16, fp16; fp16 on cuda
     only), `devices` (cuda where there is one, not for PPO), `repeats` (timed updates), `stored`
-    (environment steps timed before them, in DQN's buffer), `run_steps` (of DQN's short run),
+    (DQN's environment steps timed before them, in its buffer), `run_steps` (of its short run),
     `converge` (policies that are also trained), `timesteps`, `evaluations`, `eval_episodes`,
     `episodes`, `first_seed` (of that), `seeds` (of training; a policy that is only timed has the
     first).

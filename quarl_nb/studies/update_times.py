@@ -12,6 +12,8 @@ from stable_baselines3 import DQN
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.logger import Logger
+from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper
+from stable_baselines3.common.vec_env.base_vec_env import VecEnvStepReturn
 
 from quarl_nb.energy import EnergyMeter
 from quarl_nb.rl.cuda_graph import EAGER_UPDATES
@@ -27,9 +29,10 @@ def step_times(
 
     Returns:
         update_s, update_cpu_s: every timed `train`, wall and CPU seconds; act_s, act_cpu_s,
-        env_step_s, env_step_cpu_s: medians of one decision and of one environment step (four
-        frames); train_freq: steps an update; steps_per_s and run_energy (as a record's `energy`) of
-        a run of `learn`, updates included; parameters: how many the policy has; batch_size.
+        env_step_s, env_step_cpu_s: medians (PPO: over rollouts, of a rollout's mean) of one
+        decision and of one environment step (four frames); train_freq: steps an update;
+        steps_per_s and run_energy (as a record's `energy`) of a run of `learn`, updates included;
+        parameters: how many the policy has; batch_size.
     """
     model.set_logger(Logger(folder=None, output_formats=[]))
     measured = (_dqn_times if isinstance(model, DQN) else _ppo_times)(model, recipe, budget)
@@ -62,20 +65,42 @@ def _dqn_times(model: Any, recipe: Recipe, budget: Mapping[str, Any]) -> dict[st
 def _ppo_times(model: Any, recipe: Recipe, budget: Mapping[str, Any]) -> dict[str, Any]:
     """Of all epochs over a rollout an update, in a run of `repeats` of them and a first one.
 
-    What a rollout takes besides its environment steps counts as decisions, a share a step.
+    What a rollout takes besides its own environment steps counts as decisions, a share a step.
     """
-    env_steps = [(wall_s / model.n_envs, cpu_s / model.n_envs)
-                 for wall_s, cpu_s in step_at_random(model, -(-budget["stored"] // model.n_envs))]
     train_freq = model.n_steps * model.n_envs
+    model.env = _TimedSteps(model.env)
     watch = _Iterations()
     run = _run(model, (1 + budget["repeats"]) * train_freq, watch)
-    env_step = np.median(env_steps, axis=0)
-    acts = np.asarray(watch.rollouts[1:]) / train_freq - env_step  # the first rollout allocates
+    rollouts = np.asarray(watch.rollouts)
+    env_steps = np.reshape(model.env.times, (-1, model.n_steps, 2)).sum(axis=1)  # of a rollout
+    warm = slice(1, None)  # the first rollout and update allocate
     return {
-        **_named("update", watch.updates[1:]), **_medians("act", acts),
-        **_medians("env_step", env_steps), **run, "train_freq": train_freq,
+        **_named("update", watch.updates[warm]),
+        **_medians("act", (rollouts - env_steps)[warm] / train_freq),
+        **_medians("env_step", env_steps[warm] / train_freq), **run, "train_freq": train_freq,
         "parameters": sum(p.numel() for p in model.policy.parameters()),
     }  # fmt: skip
+
+
+class _TimedSteps(VecEnvWrapper):
+    """Wall and CPU seconds of every step of all environments."""
+
+    def __init__(self, venv: VecEnv) -> None:
+        super().__init__(venv)
+        self.times: Times = []
+
+    def reset(self) -> Any:
+        return self.venv.reset()
+
+    def step_async(self, actions: np.ndarray) -> None:
+        self._begun = _clock()
+        self.venv.step_async(actions)
+
+    def step_wait(self) -> VecEnvStepReturn:
+        answer = self.venv.step_wait()
+        ended = _clock()
+        self.times.append((ended[0] - self._begun[0], ended[1] - self._begun[1]))
+        return answer
 
 
 class _Iterations(BaseCallback):
@@ -127,20 +152,8 @@ def _medians(part: str, times: Any) -> dict[str, float]:
 
 def fill_buffer(model: DQN, n: int) -> Times:
     """Store `n` transitions of random actions; what each environment step takes."""
-    buffer = model.replay_buffer
-    assert buffer is not None
-    return step_at_random(model, n, buffer.add)
-
-
-def step_at_random(
-    model: BaseAlgorithm, n: int, add: Callable[..., None] | None = None
-) -> Times:
-    """Take `n` random steps, each one of every environment; what each takes.
-
-    Args:
-        add: gets every step's obs, next_obs, action, reward, done and infos.
-    """
     env = model.env
+    buffer: Any = model.replay_buffer  # its hints take arrays alone
     assert env is not None
     model.action_space.seed(0)
     times: Times = []
@@ -151,8 +164,7 @@ def step_at_random(
         new_obs, reward, done, infos = env.step(action)
         ended = _clock()
         times.append((ended[0] - started[0], ended[1] - started[1]))
-        if add is not None:
-            add(obs, new_obs, action, reward, done, infos)
+        buffer.add(obs, new_obs, action, reward, done, infos)
         obs = new_obs
     return times
 
