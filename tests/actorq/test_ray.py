@@ -9,7 +9,9 @@ import sys
 import textwrap
 import time
 from collections import defaultdict
+from contextlib import nullcontext
 from multiprocessing import resource_tracker
+from types import SimpleNamespace
 
 import cloudpickle
 import numpy as np
@@ -21,7 +23,9 @@ from quarl_nb.actorq.learner import Learner
 from quarl_nb.actorq.member import HELLO
 from quarl_nb.actorq.quantizer import make_variables
 from quarl_nb.actorq.settings import ActorTask, Orders, Settings
+from quarl_nb.actorq.variables import Variables
 from quarl_nb.errors import QuarlError
+from quarl_nb.testing import numbered_payload
 
 TAG = "QUARL_NB_TEST"  # in the environment of all that a test starts, however it is reparented
 GONE_S = 60.0
@@ -322,6 +326,67 @@ def test_versions_never_go_backwards_and_large_messages_cross_nodes(
     assert set(versions) == {0, 1}
     for seen in versions.values():
         assert seen == sorted(seen) and len(set(seen)) > 10
+
+
+@pytest.mark.slow
+def test_a_thousand_versions_under_random_delays_are_never_torn_never_backwards(two_nodes):
+    import ray
+
+    from quarl_nb.actorq.ray import RayCrew
+    from quarl_nb.actorq.ray_workers import RemoteActor
+
+    class Opener(SimpleNamespace):  # an `Actor` that pulls for every message, and tells what
+        pull_due, message_steps, seconds = True, 1, defaultdict(float)
+
+        def timed(self, part):
+            return nullcontext()
+
+        def open(self, variables):
+            self.variables = variables
+
+        def collect(self, steps, orders):
+            time.sleep(self.rng.exponential(0.002) * (self.rng.random() < 0.5))
+            whole = numbered_payload(self.variables.version, 1_000_000)
+            return self.variables.version, self.variables.payload == whole
+
+        def report(self, transitions, cpu_s):
+            return transitions
+
+    class Reader(RemoteActor):
+        def start(self, seed):
+            self._actor = Opener(rng=np.random.default_rng(seed))
+            self._cpu = SimpleNamespace(lap=float)
+
+    ray.init(address=two_nodes.address)
+    try:
+        remote = ray.remote(concurrency_groups={"variables": 1}, num_cpus=1,
+                            scheduling_strategy="SPREAD")(Reader)  # fmt: skip
+        first = 0, ray.put(Variables(0, numbered_payload(0, 1_000_000)))
+        readers = [SimpleNamespace(handle=remote.remote(b"", first)) for _ in range(2)]
+        ray.get([reader.handle.start.remote(seed) for seed, reader in enumerate(readers)])
+        crew = SimpleNamespace(learner=SimpleNamespace(timed=nullcontext), actors=readers)
+        rng = np.random.default_rng(2)
+        orders, calls, seen = Orders(random=True), {}, {0: [(0, True)], 1: [(0, True)]}
+
+        def receive():
+            for number, reader in enumerate(readers):
+                if number not in calls:
+                    calls[number] = reader.handle.work.remote(orders)
+                elif ray.wait([calls[number]], timeout=0.001)[0]:
+                    seen[number].append(pickle.loads(ray.get(calls.pop(number))))
+
+        for version in range(1, 1000):
+            RayCrew.announce(crew, Variables(version, numbered_payload(version, 1_000_000)))
+            time.sleep(rng.exponential(0.002) * (rng.random() < 0.5))
+            receive()
+        while min(pulled[-1][0] for pulled in seen.values()) < 999:
+            receive()
+    finally:
+        ray.shutdown()
+    for pulled in seen.values():
+        versions = [version for version, whole in pulled]
+        assert all(whole for version, whole in pulled)
+        assert versions == sorted(versions) and len(set(versions)) > 20
 
 
 @pytest.mark.slow
