@@ -23,8 +23,6 @@ from quarl_nb.report.actorq.rules import (
     as_slow_as_fp32,
     fewer_steps,
     fewer_steps_somewhere,
-    rare_pulls_harm,
-    rare_pulls_slower,
     returns_kept,
     speedup_above,
     speedup_range,
@@ -35,6 +33,7 @@ from quarl_nb.report.actorq.runtime_rules import (
     learner_waits_more,
     transfers_faster,
 )
+from quarl_nb.report.actorq.staleness_rules import rare_pulls_harm, rare_pulls_slower
 from quarl_nb.report.actorq.testing import TASKS, communications, make_records, scaled
 
 
