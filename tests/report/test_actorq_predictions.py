@@ -96,3 +96,19 @@ def test_the_bound_of_the_speedup_follows_amdahl() -> None:
     loads = np.array([0.1, 0.25, 0.5, 1.0, 3.0])
     # Actors four times faster: hidden behind the learner from a load of a quarter on.
     assert bounded_speedup(loads, 4.0).tolist() == [4, 4, 2, 1, 1]
+
+
+def test_the_load_is_of_the_learner_beside_either_kind_of_actor() -> None:
+    records = make_records(["Walker Stand"], [TORCH, INT8])
+    longer = records["precision"].map({"fp32": 1, "int8": 3})
+    busy = [scaled(own, by) for own, by in zip(records["learner_s"], longer, strict=True)]
+    (pair,) = predicted_speedups(step_parts(records.assign(learner_s=busy))).to_dict("records")
+    assert pair["load"] == pytest.approx(2 * LEARNER_S / TORCH_S)
+
+
+def test_weights_that_travel_otherwise_than_computed_predict_nothing() -> None:
+    plain = make_records(["Walker Stand"], [TORCH, INT8])
+    other = make_records(["Walker Stand"], [TORCH], communication="int8")
+    parts = step_parts(pd.concat([plain, other], ignore_index=True))
+    (pair,) = predicted_speedups(parts).to_dict("records")
+    assert sorted(pair["keys"]) == sorted(plain["key"])

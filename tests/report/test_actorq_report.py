@@ -693,3 +693,49 @@ def test_a_draw_that_neither_side_gets_there_in_opens_both_ends() -> None:
 
 def test_what_is_corrected_for_all_tasks_counts_those_of_table_2() -> None:
     assert published("table2")["task"].nunique() == actorq.curves.TASKS
+
+
+def test_a_learner_that_was_evaluated_once_has_no_curve() -> None:
+    once = make_records(["Walker Stand"], returns=lambda *_: (50,))
+    assert actorq.runs.learning_runs(once).empty
+    assert len(actorq.runs.actorq_runs(once)) == len(once)
+
+
+def test_pairs_of_returns_are_as_many_as_the_fewer_runs() -> None:
+    five = make_records(["Walker Stand"], seeds=range(5))
+    less = five[(five["precision"] != "fp32") | (five["seed"] < 4)]
+    told = returns_told(actorq.runs.speedups(less, setting=actorq.runs.ANYWHERE))
+    assert "For 2 of these the runs are too few" in told and "of 4 pairs" in told
+
+
+def test_the_reading_of_table_3_that_fits_is_the_nearer_as_a_ratio() -> None:
+    records = make_records(["Cartpole Balance"])
+    slow = records.assign(actor_s=[scaled(parts, 3) for parts in records["actor_s"]])
+    row = row_of(actorq.table3.step_readings(
+        actorq.runs.speedups(slow), actorq.parts.step_parts(slow)), task="Cartpole Balance")
+    assert row["measured_ms"] == pytest.approx(3e3 * TORCH_S)
+    assert row["fits"] == "actor steps"  # 28 ms: a third of 87, and five times 5.4
+
+
+def test_table_3_is_read_by_runs_that_were_evaluated_before_the_papers_policy() -> None:
+    paper = make_records(["Cartpole Balance"], ["fp32/torch"])
+    blind = paper.assign(curve_returns=[[]] * len(paper))
+    narrow = make_records(["Cartpole Balance"], ["fp32/torch"], width=256, steps=500)
+    records = pd.concat([blind, narrow], ignore_index=True)
+    row = row_of(actorq.table3.step_readings(
+        actorq.runs.speedups(records), actorq.parts.step_parts(records)), task="Cartpole Balance")
+    assert set(row["keys"]) == set(narrow["key"]) and row["total_steps"] == 500
+
+
+def test_a_mean_return_is_over_the_steps_that_the_curve_spans() -> None:
+    returns = [[0.0] * 10, [10.0] * 10, [10.0] * 10]
+    assert actorq.runs.mean_return([100, 200, 500], returns) == (100 * 5 + 300 * 10) / 400
+
+
+@pytest.mark.filterwarnings("error")
+def test_of_a_return_of_0_there_is_no_share_to_lose() -> None:
+    found = actorq.runs.speedups(make_records(
+        ["Walker Stand"], ["fp32/torch", "int8/onnxruntime"], returns=lambda *_: (-90, -60, 0)))
+    int8 = row_of(found, actor="int8/onnxruntime")
+    assert np.isnan(int8["final_loss"]) and np.isnan(int8["final_loss_p_loss"])
+    assert int8["area_loss"] == 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -35,6 +35,7 @@ from quarl_nb.report.actorq.runtime_rules import (
 )
 from quarl_nb.report.actorq.staleness_rules import rare_pulls_harm, rare_pulls_slower
 from quarl_nb.report.actorq.testing import TASKS, communications, make_records, scaled
+from quarl_nb.report.findings import Finding
 
 
 def test_speedups_decide_only_in_the_papers_setting() -> None:
@@ -535,3 +536,164 @@ def test_a_return_that_is_not_reached_is_no_ratio():
     row = {"ratio": 0.0, "ratio_low": float("nan"), "ratio_high": float("nan")}
     assert actorq.findings.told(pd.Series(row), "ratio") == "not reached"
     assert actorq.findings.told(pd.Series(row | {"ratio": 2.0}), "ratio") == "2.00"
+
+
+def test_actors_as_fast_as_claimed_are_not_faster() -> None:
+    every = make_records(actors=("fp32/torch", "int8/onnxruntime"), seeds=range(5))
+    alike = every.assign(curve_wall_s=every["curve_steps"])
+    found = speedup_above(alike, ["int8"], 1)
+    assert found.verdict == "inconclusive" and "1.00 [1.00, 1.00]" in found.measured
+    assert speedup_above(alike, ["int8"], 0.99).verdict == "reproduced"
+
+
+def test_a_gain_of_up_to_30_percent_on_one_task_of_many_must_be_certain() -> None:
+    """By its own interval it is surely above 1, by one that holds for all tasks not."""
+    heavy = communications(1.3, pull_period=30, seeds=range(5))
+    pulls = heavy["communication"].map({"fp32": 1.3, "int8": 1.0}) * (0.82 + 0.09 * heavy["seed"])
+    found = communication_helps(heavy.assign(actor_s=[{"pull": s} for s in pulls]), 30, 1.3)
+    assert found.interval.low > 1 and found.verdict == "inconclusive"
+
+
+def test_as_slow_on_one_of_two_tasks_decides_nothing() -> None:
+    env_ids = ["dm:humanoid-stand", "dm:humanoid-walk"]
+    one = make_records(["Humanoid Stand"], seeds=range(5))
+    for faster in (1, 1.03):  # by less than 5 %
+        times = [[x / (faster if precision == "fp16" else 1) for x in at] for at, precision
+                 in zip(one["curve_steps"], one["precision"], strict=True)]  # fmt: skip
+        found = as_slow_as_fp32(one.assign(curve_wall_s=times), "fp16", env_ids, 1000)
+        assert found.verdict == "inconclusive"
+
+
+@pytest.mark.parametrize("other", [
+    {"n_actors": 8}, {"envs_per_actor": 2}, {"width": 256}, {"samples_per_insert": 8.0},
+    {"batch_size": 128}, {"budget.device": "cpu"}, {"budget.device": ""},
+    {"budget.autocast": "bf16"},
+])  # fmt: skip
+def test_the_papers_setting_is_all_of_it(other) -> None:
+    runs = actorq.runs.actorq_runs(make_records(["Walker Stand"], ["fp32/torch"]))
+    assert actorq.knobs.papers_setting(runs).all()
+    assert not actorq.knobs.papers_setting(runs.assign(**other)).any()
+
+
+def test_messages_matter_where_those_of_8_bits_take_longer() -> None:
+    slower = communications(0.8, pull_period=30)
+    other = communications(1.02, ["Finger Spin"], pull_period=30)
+    found = communication_matters_little(pd.concat([other, slower], ignore_index=True), 30)
+    assert found.verdict == "not reproduced"
+    assert found.interval.value == pytest.approx(0.8)  # the farthest from 1
+
+
+def test_messages_may_matter_where_steps_differ_from_run_to_run() -> None:
+    heavy = communications(1.0, pull_period=30)
+    found = communication_matters_little(
+        heavy.assign(actor_s=[{"pull": 1 + 0.2 * seed} for seed in heavy["seed"]]), 30)
+    assert found.interval.low < 0.95 < found.interval.value == 1 < 1.05 < found.interval.high
+    assert found.verdict == "inconclusive"
+
+
+def test_fewer_or_more_steps_on_one_task_of_many_must_be_certain() -> None:
+    def found(first: Callable[[int], float]) -> Finding:
+        records = make_records(
+            ["Walker Stand"], ["fp32/torch", "int8/onnxruntime"], seeds=range(5),
+            returns=lambda _, actor, seed:
+                (0, first(seed) if actor.startswith("int8") else 50, 100))  # fmt: skip
+        return fewer_steps(records, "int8", ["dm:walker-stand"])
+
+    more = found(lambda seed: 50 - 8 * seed)
+    assert more.interval.high < 1 and more.verdict == "inconclusive"  # of one task, not of eleven
+    perhaps = found(lambda seed: 42 + 8 * seed)
+    assert perhaps.interval.low < 1 < perhaps.interval.value and perhaps.verdict == "inconclusive"
+    assert found(lambda seed: 20).verdict == "not reproduced"
+
+
+def test_fewer_steps_with_rare_pulls_on_one_task_of_many_must_be_certain() -> None:
+    often, rare = (
+        make_records(["Walker Stand"], ["int8/onnxruntime"], seeds=range(5), pull_period=period,
+                     returns=lambda *args, by=by: (0, 50 - by * args[-1], 100))
+        for period, by in ((100, 8), (1000, 0)))  # fmt: skip
+    found = rare_pulls_slower(pd.concat([often, rare]), [100, 1000], ["dm:walker-stand"])
+    assert found.interval.high < 1 and found.verdict == "inconclusive"
+
+
+@pytest.mark.parametrize(("spread", "verdict"), [(0.12, "reproduced"), (0.14, "inconclusive")])
+def test_gains_by_scenario_are_corrected_for_all_tasks_and_both_gains(spread, verdict) -> None:
+    """Gains of 1.8 and 2.5: with a spread of 0.14 the smaller is surely above 1 among eleven."""
+    made = []
+    for (actor, wire, period), time in {
+        ("fp32/torch", "fp32", 30): 1.0, ("fp32/torch", "int8", 30): 0.5,
+        ("int8/onnxruntime", "int8", 30): 0.25, ("fp32/torch", "fp32", 1000): 1.0,
+        ("fp32/torch", "int8", 1000): 0.9, ("int8/onnxruntime", "int8", 1000): 0.18,
+    }.items():  # fmt: skip
+        rows = make_records(["Walker Stand"], [actor], communication=wire, pull_period=period)
+        made.append(rows.assign(actor_s=[
+            {"pull": time * (1 + spread * seed)} for seed in rows["seed"]]))  # fmt: skip
+    found = gains_by_scenario(pd.concat(made, ignore_index=True), 30, 1000)
+    assert found.verdict == verdict and "communication 1.80x, compute 2.50x" in found.measured
+
+
+def test_messages_to_torch_decide_where_it_is_measured() -> None:
+    torch, other = (communications(factor, pull_period=30) for factor in (1.2, 1.4))
+    ort = other.assign(runtime="onnxruntime", key=other["key"] + "/ort")
+    both = pd.concat([torch, ort], ignore_index=True)
+    assert communication_helps(both, 30, 1.3).interval.value == pytest.approx(1.2)
+    assert communication_helps(ort, 30, 1.3).interval.value == pytest.approx(1.4)
+
+
+def test_fewer_steps_of_each_algorithm_are_corrected_for_all_tasks() -> None:
+    records = make_records(
+        ["Walker Stand", "Acrobot (Gym)"], ["fp32/torch", "int8/onnxruntime"], seeds=range(5),
+        returns=lambda _, actor, seed:
+            (0, 50 + (3 + 8 * seed) * actor.startswith("int8"), 100))  # fmt: skip
+    env_ids = ["dm:walker-stand", "Acrobot-v1"]
+    assert fewer_steps(records, "int8", env_ids).verdict == "reproduced"  # by own intervals
+    assert fewer_steps_somewhere(records, "int8", ["d4pg", "dqn"]).verdict == "inconclusive"
+
+
+def test_actors_that_are_slower_on_one_of_two_tasks_decide_nothing() -> None:
+    actors = ("fp32/torch", "fp16/torch", "int8/onnxruntime")
+    records = make_records(["Walker Stand", "Acrobot (Gym)"], actors, pull_period=30)
+    for tasks, verdict in ((["Walker Stand"], "inconclusive"),
+                           (["Walker Stand", "Acrobot (Gym)"], "not reproduced")):  # fmt: skip
+        slow = records["task"].isin(tasks) & (records["precision"] == "int8")
+        actor_s = [scaled(parts, 50 if here else 1)
+                   for parts, here in zip(records["actor_s"], slow, strict=True)]  # fmt: skip
+        for rule in (actors_faster, inference_dominates, transfers_faster):
+            assert rule(records.assign(actor_s=actor_s), 30).verdict == verdict
+
+
+def test_waiting_is_corrected_for_all_tasks() -> None:
+    every = make_records()
+    waits = [{"wait": (0.4 + 0.1 * seed) * run_s}
+             for seed, run_s in zip(every["seed"], every["run_s"], strict=True)]  # fmt: skip
+    found = learner_waits_more(every.assign(learner_s=waits))
+    assert found.verdict == "inconclusive" and found.interval.low > 0
+
+
+def test_most_tasks_are_most_in_each_precision() -> None:
+    def returns(task: str, actor: str, seed: int) -> Sequence[float]:
+        lost = 20 * (actor == "int8/onnxruntime" and task != "Acrobot (Gym)")
+        return (0, 50, 100 - lost, 100 - lost)
+
+    actors = ("fp32/torch", "fp16/torch", "int8/onnxruntime")
+    every = make_records(actors=actors, seeds=range(10), returns=returns)
+    assert returns_kept(every, ["fp16"], broadly=True).verdict == "reproduced"
+    assert returns_kept(every, ["fp16", "int8"], broadly=True).verdict == "not reproduced"
+    half = every[every["task"].isin(["Walker Stand", "Acrobot (Gym)"])]
+    assert returns_kept(half, ["int8"], broadly=True).verdict == "not reproduced"
+
+
+def test_what_may_happen_is_not_refuted_elsewhere() -> None:
+    rows = actorq.runs.speedups(make_records(["Walker Stand"], device="cpu"))
+    for verdict, wanted in (("reproduced", "reproduced"), ("not reproduced", "inconclusive")):
+        assert actorq.findings.finding(verdict, rows, "", possible=True).verdict == wanted
+        assert actorq.findings.finding(verdict, rows, "").verdict == "inconclusive"
+
+
+def test_a_range_of_one_algorithm_needs_its_tasks_alone() -> None:
+    tasks = [task for task, (_, algo) in TASKS.items() if algo == "dqn"]
+    ratio = np.linspace(1.5, 3.0, len(tasks))
+    rows = pd.DataFrame({"task": tasks, "r": ratio, "r_low": 0.99 * ratio, "r_high": 1.01 * ratio,
+                         "r_least": 0.98 * ratio, "r_most": 1.02 * ratio})  # fmt: skip
+    assert range_verdict(rows, "r", 1.5, 3.0, ["dqn"]) == "reproduced"
+    assert range_verdict(rows[1:], "r", 1.5, 3.0, ["dqn"]) == "inconclusive"
+    assert range_verdict(rows, "r", 1.5, 3.0) == "inconclusive"

@@ -265,3 +265,42 @@ def test_runs_of_other_budgets_are_other_trainings(name, one, other):
         second["seed"] += 8
         rows = variant_rows(pd.concat([first, second], ignore_index=True))
         assert rows["runs"].tolist() == [16, 16]
+
+
+def test_half_of_the_algorithms_are_not_most():
+    frame = pd.concat([records({"fp32": 100, "learner8": 20}, ALGOS[:2]),
+                       records({"fp32": 100, "learner8": 100}, ALGOS[2:4])])
+    assert rules.variant_loses(frame, "learner8", ALGOS[:4]).verdict == "not reproduced"
+
+
+def test_of_two_trainings_of_an_algorithm_the_milder_counts():
+    once = records({"fp32": 100, "learner8": 20})
+    longer = records({"fp32": 100, "learner8": 100}, ["dqn"]).assign(**{"budget.steps": 2000})
+    found = rules.variant_loses(pd.concat([once, longer]), "learner8", ALGOS)
+    assert found.measured.startswith("surely 4 of 5 algorithms lose more than 5 %, 0 less")
+
+
+def test_what_one_algorithm_shows_is_corrected_for_all():
+    """Six pairs that agree have a p-value of 1/64: not enough for one of five or ten."""
+    six = records({"fp32": 100, "int8": 110, "noise8": 104, "float8": 60, "quantile8": 60,
+                   "learner8": 60}, seeds=range(6))  # fmt: skip
+    for found in (rules.variants_equal(six, ["float8", "quantile8"], "int8", ALGOS),
+                  rules.variant_keeps_return(six, "learner8", ALGOS),
+                  rules.noise_helps(six, "int8", "noise8", ALGOS)):  # fmt: skip
+        assert found.verdict == "inconclusive"
+
+
+def test_a_return_that_never_rose_is_not_kept():
+    frame = records({"fp32": 100, "int8": 100})
+    flat = frame.assign(curve_returns=[3 * [returns[-1]] for returns in frame["curve_returns"]])
+    found = rules.variant_keeps_return(flat, "int8", ALGOS)
+    assert found.verdict == "inconclusive" and "with none of 5" in found.measured
+
+
+def test_one_training_that_gains_of_eight_that_end_alike_may_be_a_gain():
+    frame = records({"fp32": 100, "int8": 100}, algos=["dqn"], spread=0.0)
+    one = frame.index[(frame["variant"] == "int8") & (frame["seed"] == 7)][0]
+    frame.at[one, "curve_returns"] = [[0.0] * 10, [50.0] * 10, [129.2] * 10]
+    assert sign_flip_p(np.array([2.5] * 7 + [2.5 - 29.2 / 4])) == 9 / 2**8  # of the areas
+    row = variant_rows(frame).set_index("variant").loc["int8"]
+    assert row["area_loss_p_no_gain"] == 1 and row["area_loss_p_no_loss"] < 0.05

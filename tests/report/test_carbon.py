@@ -513,3 +513,10 @@ def test_energy_of_studies_adds_up_and_says_what_is_estimated() -> None:
     (line,) = study_energy_table(slept, ["study"]).to_dict("records")
     assert "1 tdp_x_cpu_time, asleep in between" in line["method"]
     assert study_energy({}).empty and study_energy_table(pd.DataFrame(), ["study"]).empty
+
+
+def test_one_run_of_fp32_beside_several_of_int8_has_no_interval() -> None:
+    every = planted(noise=0.1)
+    lone = every[(actors_of(every) == INT8) | (every["seed"] == 0)]
+    row = row_of(emissions(lone), INT8)
+    assert row["ratio_torch"] > 2 and np.isnan(row["ratio_torch_low"])

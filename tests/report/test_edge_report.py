@@ -474,3 +474,10 @@ def test_two_policies_of_one_name_are_told_apart() -> None:
     assert speedups.to_dict() == pytest.approx({"p (aaaaaaaa)": 2, "p (bbbbbbbb)": 5})
     (alone,) = edge.timings.latency_rows(pd.DataFrame(rows[:2]))["exported"].unique()
     assert alone == "p"
+
+
+def test_flash_makes_up_for_no_time_that_the_model_explains() -> None:
+    records = timed()
+    slow = records.assign(modelled_latency_s=1e3 * records["modelled_latency_s"])
+    rows = edge.modelled.explanation_rows(slow)
+    assert (rows["ratio"] < 1).all() and (rows["flash_bytes"] == 0).all()

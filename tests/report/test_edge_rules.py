@@ -253,6 +253,7 @@ def test_a_fall_needs_episodes_and_all_three_policies() -> None:
         (KEPT, 4.0, "reproduced"),
         (KEPT, 0.5, "not reproduced"),  # no kernel is faster
         (KEPT, 1.1, "inconclusive"),  # slow calls of one are as long as fast ones of the other
+        (KEPT, 0.95, "inconclusive"),  # and the reverse
         (KEPT | {("affine5", "qat"): 0.7}, 4.0, "not reproduced"),
     ],
 )
@@ -324,3 +325,19 @@ def test_few_bits_are_judged_on_the_papers_board_and_over_trainings() -> None:
     row = edge.success.success_rows(fallen).set_index(["policy", "precision"])
     low, high = row.loc[("Policy I", "affine5"), ["fall_low", "fall_high"]]
     assert low < 0 < 0.08 < high
+
+
+def test_a_runtime_that_may_be_eighteen_times_as_fast_is_enough() -> None:
+    slow, other = on_the_board({"256x3": 4.0}), on_the_board({"256x3": 19.0})  # 15.5 or more
+    ort = other[other["board"].notna()].assign(runtime="onnxruntime")
+    both = pd.concat([slow, ort.assign(key=ort["key"] + "/ort")], ignore_index=True)
+    assert edge.rules.int8_speedup(slow, ["Policy II"], low=18).verdict == "not reproduced"
+    assert edge.rules.int8_speedup(both, ["Policy II"], low=18).verdict == "inconclusive"
+
+
+def test_every_policy_needs_trainings() -> None:
+    one, others = {"Policy I": "64x3"}, {"Policy II": "256x3", "Policy III": "4096-512-1024"}
+    flown = [flights(KEPT, networks=one), flights(KEPT, networks=others, trainings=3)]
+    board = on_the_board(dict.fromkeys(HIDDEN, 4.0))
+    found = edge.success_rules.few_bits_pay(pd.concat([board, *flown]), ["affine5"])
+    assert found.verdict == "inconclusive" and "only 1 of 3 trainings" in found.measured
