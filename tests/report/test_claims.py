@@ -14,6 +14,7 @@ import pytest
 from quarl_nb.errors import QuarlError
 from quarl_nb.report import claims, losses
 from quarl_nb.report.compare import best_of_many
+from quarl_nb.report.correlation import RankCorrelation
 from quarl_nb.report.ptq import rules, summary, sweet_spots, tables
 from quarl_nb.report.pvalues import at_least
 from quarl_nb.report.stats import ALPHA
@@ -280,7 +281,7 @@ def harder(policy: str, *_: str) -> float:
 def with_weights(frame: pd.DataFrame, widest: Callable[[str], float]) -> pd.DataFrame:
     weights = pd.DataFrame([
         {"key": f"w of {policy}", "policy": policy, "precision": "affine8",
-         "range": [0.1, 20 + widest(policy)]} for policy in GRID
+         "range": [0.1, 20 + widest(policy), 0.2]} for policy in GRID
     ])  # fmt: skip
     return pd.concat([frame, weights], ignore_index=True)
 
@@ -407,9 +408,10 @@ def test_a_certain_but_tiny_gain_is_no_sweet_spot(records) -> None:
     assert found.verdict == "not reproduced" and "(0.2%) at 5 bits" in found.measured
 
 
-def test_a_certain_but_tiny_gain_hides_no_sweet_spot_of_another_width(records) -> None:
+@pytest.mark.parametrize("mean", [100.0, -100.0])
+def test_a_certain_but_tiny_gain_hides_no_sweet_spot_of_another_width(records, mean) -> None:
     frame = records(lambda *_: 0.0, ("affine4", "affine6", "affine8"),
-                    {"ppo-X-v0": ("ppo", "X-v0", 100.0)}, episodes=100)  # fmt: skip
+                    {"ppo-X-v0": ("ppo", "X-v0", mean)}, episodes=100)  # fmt: skip
     generator = np.random.default_rng(0)
     base = np.array(frame.loc[frame["precision"] == "fp32", "returns"].item())
     for precision, gain, noise in (("affine8", 4.8, 0.1), ("affine6", 8.0, 20.0)):
@@ -558,3 +560,144 @@ def test_verdicts_read_the_public_agents_too(records) -> None:
     assert found.loc["ptq-int8-dqn", "measured"].startswith("8 of 8 policies")
     assert found.loc["ptq-int8-dqn", "profile"] == "quick"
     assert found.loc["edge-18x", "verdict"] == "not measured"
+
+
+def test_a_verdict_has_the_interval_and_the_profiles_of_its_own_records(records) -> None:
+    frame = records(lambda *_: 0.2, ("affine8",))
+    frame["profile"] = frame["algo"].map({"dqn": "full", "a2c": "smoke"}).fillna("quick")
+    claim = {claim.id: claim for claim in claims.load_claims()}["ptq-int8-dqn"]
+    (row,) = claims.verdicts(
+        lambda study: frame if study == "ptq" else pd.DataFrame(), [claim]).to_dict("records")
+    found = claims.judge(claim, frame)
+    assert found.interval is not None and found.interval.low < found.interval.high
+    assert (row["value"], row["low"], row["high"]) == tuple(vars(found.interval).values())
+    assert row["profile"] == "full"
+    both = claims.verdicts(lambda study: frame if study == "ptq" else pd.DataFrame())
+    assert both.set_index("id").loc["ptq-8-bits-limited-impact", "profile"] == "full+quick+smoke"
+    assert claims.verdicts(lambda study: frame, []).empty and claims.studies([]) == []
+
+
+def test_only_the_most_generous_width_refutes(records) -> None:
+    """What loses at 6 bits alone may do without loss at 8, which nobody measured."""
+    widths = ("affine6", "affine8")
+    frame = records(lambda policy, *_: 0.5 * policy.startswith("dqn"), widths)
+    dqn = frame["policy"].str.startswith("dqn")
+    for missing, verdict in (("affine8", "inconclusive"), ("affine6", "not reproduced")):
+        some = frame[~dqn | (frame["precision"] != missing)]
+        assert rules.no_loss(some, widths).verdict == verdict
+
+
+def test_thirty_episodes_are_enough(records) -> None:
+    kept, lost = (records(lambda *_, loss=loss: loss, ("affine8",), episodes=30)
+                  for loss in (0.0, 0.5))  # fmt: skip
+    assert rules.no_loss(kept, ["affine8"]).verdict == "reproduced"
+    assert rules.no_loss(lost, ["affine8"]).verdict == "not reproduced"
+
+
+def test_other_ranges_than_min_max_decide_nothing(records) -> None:
+    def loss(_: str, __: str, ways: str) -> float:
+        return 0.5 * (ways == "mse")
+
+    frame = records(loss, ("affine8",), ranges=("minmax", "mse"))
+    for rule in (rules.no_loss, rules.similar_rewards):
+        found = rule(frame, ["affine8"])
+        assert found.verdict == "reproduced" and len(found.keys) == 2 * 6
+
+
+def test_where_every_policy_is_hard_hardness_does_not_differ(records) -> None:
+    frame = records(lambda *_: 0.5, ("affine4",))
+    assert rules.hardness_differs(frame, ["affine4"]).verdict == "not reproduced"
+
+
+def test_each_seed_of_a_policy_counts_and_so_does_one_without_a_seed(records) -> None:
+    one = records(lambda *_: 0.0, ("affine8",), {"ppo-CartPole-v1": ("ppo", "CartPole-v1", 490.0)})
+    seeds = pd.concat([one, one.assign(seed=1, key="1" + one["key"])], ignore_index=True)
+    public = one.assign(policy="public/ppo-CartPole-v1", seed=np.nan, key="p" + one["key"])
+    for frame in (seeds, pd.concat([one, public], ignore_index=True)):
+        found = rules.no_loss(frame, ["affine8"])
+        assert found.verdict == "reproduced" and found.measured.startswith("2 of 2 policies")
+
+
+@pytest.mark.parametrize(("p", "verdict"), [(0.03, "inconclusive"), (0.02, "not reproduced")])
+def test_one_of_two_correlations_refutes_at_half_of_5_percent(
+    records, monkeypatch, p, verdict
+) -> None:
+    found = iter([RankCorrelation(0.5, 0.01, 0.99), RankCorrelation(-0.5, 1 - p, p)])
+    monkeypatch.setattr(rules, "correlation_within", lambda *_: next(found))
+    frame = with_weights(records(harder, ("affine4",), GRID), harder)
+    assert rules.wider_weights_lose_more(frame, ["affine4"]).verdict == verdict
+
+
+NEGATIVE = {"ppo-X-v0": ("ppo", "X-v0", -100.0), "ppo-Y-v0": ("ppo", "Y-v0", -200.0)}
+
+
+def test_sweet_spots_of_negative_returns(records) -> None:
+    at = {"ppo-X-v0": "affine5", "ppo-Y-v0": "affine9"}
+    frame = records(lambda p, precision, _: -0.08 * (at[p] == precision), WIDTHS, NEGATIVE)
+    assert sweet_spots.sweet_spot_table(frame)["sweet_spot"].all()
+    assert sweet_spots.sweet_spots_differ(frame).verdict == "reproduced"
+    tiny = records(lambda _, precision, __: -0.002 * (precision == "affine5"), WIDTHS, NEGATIVE,
+                   noise=1e-4)  # fmt: skip
+    assert not sweet_spots.sweet_spot_table(tiny)["sweet_spot"].any()
+    assert sweet_spots.sweet_spot_exists(tiny).verdict == "not reproduced"
+    worse = records(lambda _, precision, __: 0.2 * (precision == "affine4"),
+                    ("affine3", "affine4", "affine5"), NEGATIVE)  # fmt: skip
+    found = sweet_spots.fewer_bits_beat_more(worse)
+    assert found.verdict == "reproduced" and "at 3 against 4 bits" in found.measured
+
+
+def test_widths_may_come_in_any_order_and_from_agents_without_a_seed(records) -> None:
+    losses = {"affine6": 0.2, "affine10": 0.3}
+    frame = records(lambda _, precision, __: losses.get(precision, 0.0), WIDTHS)
+    other = frame[::-1].assign(seed=np.nan)
+    found, again = (sweet_spots.fewer_bits_beat_more(each) for each in (frame, other))
+    assert found.verdict == again.verdict == "reproduced" and found.measured == again.measured
+    assert [widths.bits for widths in sweet_spots.widths_of(other)] == [tuple(range(2, 17))] * 6
+
+
+def test_few_episodes_make_no_sweet_spot(records) -> None:
+    def planted(_: str, precision: str, __: str) -> float:
+        return -0.5 * (precision == "affine5")
+
+    for episodes, is_spot in ((29, False), (30, True)):
+        table = sweet_spots.sweet_spot_table(records(planted, WIDTHS, episodes=episodes))
+        assert (table["sweet_spot"] == is_spot).all()
+    frame = records(planted, WIDTHS)
+    short = frame["policy"] == "ppo-CartPole-v1"
+    frame.loc[short, "returns"] = frame.loc[short, "returns"].map(lambda returns: returns[:20])
+    found = sweet_spots.sweet_spot_exists(frame)
+    assert found.verdict == "inconclusive" and found.measured.endswith(" (only 20 episodes)")
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_sweet_spot_that_may_be_the_others_too_tells_no_difference(records, first) -> None:
+    """One certainly gains nothing at 5 bits, where the other does; that one may gain at 9 too."""
+    names = ("dqn-PongNoFrameskip-v4", "ppo-CartPole-v1")
+    at = {names[first]: {"affine5": -0.08, "affine9": -0.045}, names[1 - first]: {"affine9": -0.08}}
+    frame = records(lambda p, precision, _: at.get(p, {}).get(precision, 0.0), WIDTHS)
+    found = sweet_spots.sweet_spots_differ(frame)
+    assert found.verdict == "inconclusive" and "2 of 6" in found.measured
+
+
+def test_a_sweet_spot_is_told_of_before_a_surer_gain_that_is_none(records) -> None:
+    frame = records(lambda *_: 0.0, ("affine4", "affine6", "affine8"),
+                    {name: ("ppo", name, 100.0) for name in ("Y-v0", "Z-v0")})  # fmt: skip
+    noise = np.random.default_rng(0).standard_normal(40)
+    for policy, precision, change in (("Y-v0", "affine8", np.ones(40)),
+                                      ("Z-v0", "affine6", 12 + 20 * noise)):  # fmt: skip
+        of_it = frame[frame["policy"] == policy].set_index("precision")
+        (at,) = frame.index[(frame["policy"] == policy) & (frame["precision"] == precision)]
+        frame.at[at, "returns"] = list(np.array(of_it.loc["fp32", "returns"]) + change)
+    table = sweet_spots.sweet_spot_table(frame).set_index("policy")
+    assert table["p_holm"].idxmin() == "Y-v0" and table["sweet_spot"].to_dict() == {
+        "Y-v0": False, "Z-v0": True}  # fmt: skip
+    assert "): Z-v0 gains" in sweet_spots.sweet_spot_exists(frame).measured
+
+
+def test_what_is_not_excluded_is_the_largest_gain_of_all_policies(records) -> None:
+    frame = records(lambda *_: 0.0, WIDTHS, noise=0.3)
+    highest = [each.gains().high.max() / abs(each.reference.mean())
+               for each in sweet_spots.widths_of(frame)]  # fmt: skip
+    found = sweet_spots.sweet_spot_exists(frame)
+    assert found.verdict == "inconclusive"
+    assert f"; up to {max(highest):.1%} not excluded" in found.measured

@@ -86,6 +86,7 @@ def test_reference_of_zero_is_undecided_not_infinite() -> None:
     row = paired_losses(frame(fp32=[-1.0, 1], affine8=[5.0, 5])).set_index("precision")
     assert np.isnan(row.loc["affine8", "loss"])
     assert row.loc["affine8", "p_loss"] == row.loc["affine8", "p_no_loss"] == 1
+    assert row.loc["affine8", "p_equivalent"] == 1
 
 
 def test_other_seeds_are_refused() -> None:
@@ -187,3 +188,25 @@ def test_a_policys_draws_are_made_once_for_each_number_of_episodes(monkeypatch) 
     assert len(paired_losses(frame(fp32=[*full], **counts))) == 8
     losses.episode_weights.cache_clear()
     assert sorted(drawn) == [13, 21]
+
+
+def test_a_row_holds_the_mean_of_its_own_returns() -> None:
+    rows = paired_losses(frame(fp32=[10.0, 30], affine8=[10.0, 20])).set_index("precision")
+    assert rows["mean"].to_dict() == {"fp32": 20, "affine8": 15}
+    assert (rows.loc["affine8", "mean_low"], rows.loc["affine8", "mean_high"]) == (10, 20)
+
+
+def test_the_interval_of_90_percent_lies_within_that_of_95() -> None:
+    generator = np.random.default_rng(0)
+    fp32, affine8 = generator.normal(10, 3, (2, 40)).tolist()
+    row = paired_losses(frame(fp32=fp32, affine8=affine8)).set_index("precision").loc["affine8"]
+    ends = row[["loss_low", "tost_low", "loss", "tost_high", "loss_high"]]
+    assert ends.is_monotonic_increasing and ends.is_unique
+
+
+def test_public_agents_without_a_seed_have_rows_too() -> None:
+    own = frame(fp32=[10.0, 30], affine8=[10.0, 20])
+    both = pd.concat([own, own.assign(policy="public/ppo-X-v0", seed=np.nan)], ignore_index=True)
+    found = paired_losses(both)
+    assert found.groupby("policy")["public"].agg(list).to_dict() == {
+        "ppo-X-v0": [False, False], "public/ppo-X-v0": [True, True]}  # fmt: skip

@@ -97,6 +97,7 @@ def test_sign_flips_by_hand() -> None:
     assert pvalues.sign_flip_p(np.array([1.0, 2.0, -1.0])) == 3 / 8
     assert pvalues.sign_flip_p(np.array([0.3] * 5)) == pvalues.least_p(5)
     assert pvalues.sign_flip_p(np.zeros(4)) == 1
+    assert pvalues.sign_flip_p(np.full(100, 1e6 / 3)) == 1 / 40_000  # never 0
 
 
 def test_many_differences_flip_at_random_as_scipy_flips_them():
@@ -184,6 +185,7 @@ def test_a_percentile_interval_of_few_values_is_expanded() -> None:
     assert stats.expanded(5, 0.9) == pytest.approx(1 - 2 * 0.00858, abs=1e-4)  # 2.132, 2.383
     assert stats.expanded(10_000) == pytest.approx(0.95, abs=1e-4)
     assert stats.expanded(1) == 0.95  # no spread to expand
+    assert stats.expanded(2) > 0.999_999  # 12.7 * sqrt(2), 18 deviations
 
 
 @pytest.mark.parametrize("n", [5, 10, 60])
@@ -263,6 +265,7 @@ def test_effects_that_are_real_at_the_least_by_hand() -> None:
     # Six ties of five seeds each: none stands out, all together are no accident.
     assert pvalues.at_least([1 / 32] * 6) == 6 and pvalues.at_least([1 / 16] * 6) == 0
     assert pvalues.at_least([0.04], alpha=0.01) == 0 == pvalues.at_least([])
+    assert pvalues.at_least([stats.ALPHA]) == 1  # 5 % is certain enough, as everywhere
 
 
 def test_effects_that_are_not_there_are_seldom_counted() -> None:
@@ -275,6 +278,7 @@ def test_effects_that_are_not_there_are_seldom_counted() -> None:
 def test_sign_vectors_are_all_there_are_or_random_ones() -> None:
     few = pvalues.sign_vectors(3, np.random.default_rng(0))
     assert len({*map(tuple, few)}) == 8 and (few[0] == 1).all()
+    assert pvalues.sign_vectors(12, np.random.default_rng(0)).shape == (2**12, 12)
     many = pvalues.sign_vectors(20, np.random.default_rng(0), 5000)
     assert many.shape == (5000, 20) and set(np.unique(many)) == {-1, 1} and (many[0] == 1).all()
     assert np.abs(many.T @ many / 5000 - np.eye(20)).max() < 0.07  # even, and independent
@@ -377,3 +381,71 @@ def test_wilson_interval_by_hand() -> None:
     assert (found.low, found.high) == pytest.approx((0.3562, 0.5476), abs=1e-4)
     assert stats.wilson(0, 50).low == 0 and 0.05 < stats.wilson(0, 50).high < 0.08
     assert stats.wilson(50, 50).high == pytest.approx(1)
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_alike_is_relative_to_the_larger_of_value_and_1(sign: int) -> None:
+    assert stats.alike(sign * np.array([1e7, 1e7 + 4e-9]))
+    assert not stats.alike(sign * np.array([1.0, 1 + 1e-8]))
+    found = stats.alike(sign * np.array([[0.0, 1e-10], [0.0, 1e-8]]))
+    assert found.tolist() == [True, False]
+
+
+def test_a_mean_has_an_expanded_interval() -> None:
+    values, weights = np.arange(5.0), stats.bootstrap_weights(5, np.random.default_rng(0))
+    found = stats.mean_interval(values, weights)
+    ends = np.quantile(weights @ values, [0.000955, 1 - 0.000955])  # 3.104 deviations
+    assert (found.value, found.low, found.high) == pytest.approx((2, *ends), abs=0.01)
+
+
+def test_median_ratio_by_hand() -> None:
+    """Of 27 redraws of three 7 have the smallest as their median, 13 the middle one."""
+    x, y = np.array([30.0, 1.0, 2.0]), np.array([4.0, 4.0, 4.0])
+    found = stats.median_ratio(x, y, np.random.default_rng(0))
+    assert found == stats.Interval(0.5, 0.25, 7.5)
+    middle = stats.median_ratio(x, y, np.random.default_rng(0), alpha=0.6)
+    assert middle == stats.Interval(0.5, 0.5, 0.5)
+
+
+def test_ratios_of_two_values_and_of_values_without_spread() -> None:
+    four = np.full(2, 4.0)
+    found = stats.mean_ratio(np.array([1.0, 3.0]), four)
+    reach = np.exp(12.706205 / 2)  # t of 1 degree, standard error over the mean
+    assert (found.value, found.low, found.high) == pytest.approx((0.5, 0.5 / reach, 0.5 * reach))
+    assert stats.mean_ratio(np.full(2, 2.0), four) == stats.Interval(0.5, 0.5, 0.5)
+
+
+def test_returns_of_both_signs_lose_a_share_of_their_mean() -> None:
+    """300 and -100 in turn have a mean of 100: 7 lost of each are 7 %, not 7 of 200."""
+    x = np.tile([300.0, -100.0], 50)
+    weights = stats.bootstrap_weights(100, np.random.default_rng(0))
+    loss = compare.relative_loss(x, x - 7, weights)
+    assert loss.p_loss < 0.05 and loss.p_no_loss > 0.95
+    assert loss.interval.value == pytest.approx(0.07)
+    assert loss.interval.low < 0.065 < 0.075 < loss.interval.high
+
+
+def test_no_interval_where_more_redraws_of_the_reference_are_0_than_lie_beyond_an_end() -> None:
+    """Of 101 redraws 2.5 % are 2."""
+    one = np.array([1.0])
+    for zeros, is_there in ((2, True), (3, False)):
+        weights = (np.arange(101) >= zeros).astype(float)[:, None]
+        interval = compare.relative_loss(one, 0 * one, weights).interval
+        assert np.isfinite(interval.low) == is_there
+
+
+def test_of_treatments_as_certain_the_best_gains_more() -> None:
+    values = {"gain": [8.0, 9.0, 7.0], "low": [5.0] * 3, "high": [11.0] * 3,
+              "p_values": [0.01] * 3}  # fmt: skip
+    found = compare.BestOfMany(**{name: np.array(value) for name, value in values.items()})
+    assert found.best() == found.best(5.0) == 1
+
+
+def test_a_gain_that_is_always_the_same_widens_no_other_bounds() -> None:
+    """What rounding leaves of it has a t of its own, as large as any."""
+    reference = np.array([10.1, 20.2, 30.3, 40.7, 50.9])
+    treatments = reference + np.array([[0.3] * 5, [-0.3] * 5, [1, 3, 5, 7, 9]])
+    signs = pvalues.sign_vectors(5, np.random.default_rng(0))
+    found = compare.best_of_many(reference, treatments, signs)
+    assert found.low == pytest.approx([0.3, -0.3, 5 - 2.4 / 0.28**0.5])  # the last as alone
+    assert found.high == pytest.approx([0.3, -0.3, 5 + 2.4 / 0.28**0.5])

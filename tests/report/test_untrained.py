@@ -35,6 +35,8 @@ def test_permutation_p_counts_the_orders_as_extreme() -> None:
     assert p_of([5, 6], [1, 2, 3, 4]) == pytest.approx(1 / 15, abs=0.01)
     assert p_of([1, 2], [3, 4, 5, 6]) == pytest.approx(1.0)
     assert p_of([0.1] * 3, [0.1] * 7) == 1.0
+    # As extreme in whatever order they are added: 0.3 + 0.2 + 0.1 is less than 0.1 + 0.2 + 0.3.
+    assert p_of([0.1, 0.2, 0.3], [0.0] * 3) == pytest.approx(1 / 20, abs=0.005)
     assert p_of([21.0], [-21.0] * 30) == pytest.approx(1 / 31, abs=0.01)  # one is enough
 
 
