@@ -4,6 +4,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from unittest.mock import Mock
 
 import gymnasium as gym
@@ -15,6 +16,7 @@ from quarl_nb import studies
 from quarl_nb.cli import main
 from quarl_nb.cli.studies import _settings, _store
 from quarl_nb.errors import QuarlError, UnavailableError, check_choice
+from quarl_nb.runner import RunSummary
 from quarl_nb.store import ResultStore
 from quarl_nb.testing import FakeStudy
 
@@ -197,6 +199,18 @@ def test_ctrl_c_exits_with_130(fakes, monkeypatch, capsys):
         assert capsys.readouterr().err == "interrupted\n"
 
 
+@pytest.mark.parametrize(("command", "asked"), [
+    (["render"], "cli.studies.project_root"),
+    (["reproduce"], "cli.studies.project_root"),
+    (["train", "--list"], "cli.training.list_policies"),
+])  # fmt: skip
+def test_a_command_that_goes_on_where_it_was_says_so_on_ctrl_c(command, asked, monkeypatch, capsys):
+    monkeypatch.setattr(f"quarl_nb.{asked}", Mock(side_effect=KeyboardInterrupt))
+    assert main(command) == 130
+    told = "interrupted: what was finished is kept, the same command goes on\n"
+    assert capsys.readouterr().err == told
+
+
 ENDINGS = ["raise KeyboardInterrupt", "os.kill(os.getpid(), signal.SIGTERM)",
            "return 130"]  # as actorq's does  # fmt: skip
 
@@ -251,6 +265,12 @@ def test_lists_of_notebooks_are_split_as_those_of_studies(monkeypatch):
                      {"policies": None}]  # fmt: skip
 
 
+@pytest.mark.parametrize(("failures", "status"), [([], 0), (["00_tour"], 1)])
+def test_a_notebook_that_fails_is_the_exit_status(failures, status, monkeypatch):
+    monkeypatch.setattr("quarl_nb.render.render_all", lambda *_: failures)
+    assert main(["render", "00_tour"]) == status
+
+
 def test_records_for_notebooks_are_found_from_where_the_command_is(monkeypatch, tmp_path):
     given = []
     monkeypatch.setattr("quarl_nb.render.render_all", lambda *a: given.append(a[2]) or [])
@@ -293,6 +313,57 @@ def test_claims_tells_each_verdict_and_the_counts(tmp_path, capsys):
     assert lines[-1] == f"{len(load_claims())} not measured"
 
 
+@pytest.mark.parametrize(("options", "profile"), [([], None), (["--profile", "smoke"], "smoke")])
+def test_claims_are_of_the_profile_that_is_named(options, profile, monkeypatch, tmp_path, capsys):
+    import pandas as pd
+
+    def verdicts(frame_of):
+        assert frame_of("ptq") == ("ptq", profile)
+        return pd.DataFrame([{"verdict": "reproduced", "id": "x", "measured": "12 of 13"}])
+
+    monkeypatch.setattr("quarl_nb.report.artefacts.frame_of", lambda store, *of: of)
+    monkeypatch.setattr("quarl_nb.report.claims.verdicts", verdicts)
+    assert main(["claims", *options, "--records", str(tmp_path)]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "1 reproduced"
+
+
+@pytest.mark.parametrize(("failed", "notebooks", "status"), [(0, [], 0), (1, [], 1), (0, ["x"], 1)])
+def test_reproduce_runs_the_studies_then_draws_them_and_renders(
+    failed, notebooks, status, fakes, monkeypatch, tmp_path
+):
+    steps = []
+
+    def run_study(study, profile, store, workers):
+        if study.name == "failing":
+            raise UnavailableError("no public agents")  # which is left out
+        steps.append((study.name, profile, workers))
+        return RunSummary(4 - failed, 0, failed, 4)
+
+    def build(store, out, profile):
+        steps.append((out, profile))
+        return [out / profile / "scoreboard.md"] if profile == "full" else []
+
+    shown = tmp_path / "figures" / "full" / "scoreboard.md"
+    for folder in (tmp_path / "data" / "policies", shown.parent):
+        folder.mkdir(parents=True)
+    shown.write_text("the scoreboard")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("quarl_nb.runner.run_study", run_study)
+    monkeypatch.setattr("quarl_nb.report.site.build", build)
+    monkeypatch.setattr("quarl_nb.report.readme.write_scoreboard", lambda *of: steps.append(of))
+    monkeypatch.setattr("quarl_nb.render.find_notebooks", lambda folder: [folder / "x.ipynb"])
+    monkeypatch.setattr("quarl_nb.render.render_all", lambda *of: steps.append(of) or notebooks)
+    assert main(["reproduce", "--workers", "2"]) == status
+    assert steps == [
+        ("fake", "quick", 2),
+        (tmp_path / "figures", "quick"),
+        (tmp_path / "figures", "full"),
+        (tmp_path / "README.md", "the scoreboard"),
+        ([tmp_path / "notebooks" / "x.ipynb"], tmp_path / "notebooks" / "rendered",
+         {"profile": "full"}),
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize("command", [["claims"], ["train", "--list"]])
 def test_without_a_checkout_the_papers_are_not_there(command, tmp_path, monkeypatch, capsys):
     """As a package that pip installed, far from any checkout."""
@@ -317,6 +388,26 @@ def test_what_is_no_array_of_observations_is_one_line(tmp_path, capsys):
     for path in (archive, empty, damaged, unclosed):
         assert main([*export, str(path)]) == 2
         assert capsys.readouterr().err == f"error: '{path}' is not a .npy of observations\n"
+
+
+def test_observations_of_ones_own_are_exported_with_the_ranges_and_environment_named(
+    tmp_path, monkeypatch, capsys
+):
+    exported = Mock(return_value="board")
+    monkeypatch.setattr("quarl_nb.edge.export.export_policy", exported)
+    monkeypatch.chdir(POLICIES / "ppo-CartPole-v1")
+    np.save(tmp_path / "obs.npy", obs := np.ones((3, 4), np.float32))
+    export = ["export", ".", "--to", str(tmp_path / "out"), "--ranges", "mse",
+              "--observations", str(tmp_path / "obs.npy"), "--env"]  # fmt: skip
+    assert main([*export, "CartPole-v1"]) == 0
+    net, precision, folder, given = exported.call_args.args
+    assert (precision, folder) == ("int8", tmp_path / "out")
+    np.testing.assert_array_equal(given, obs)
+    assert exported.call_args.kwargs == {
+        "name": "ppo-CartPole-v1", "ranges": "mse", "env_id": "CartPole-v1",
+    }  # fmt: skip
+    assert main([*export, "Pendulum-v1"]) == 2
+    assert "observations of shape [4], 'Pendulum-v1' gives [3]" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -344,6 +435,20 @@ def test_evaluate_runs_a_policy_by_name(capsys):
     expected = evaluate(load_policy(POLICIES / "ppo-CartPole-v1"), "CartPole-v1", [5, 6])
     out = capsys.readouterr().out
     assert f"return {expected.mean:.2f} (std {expected.std:.2f}" in out
+
+
+def test_evaluate_tells_the_spread_and_the_speed(monkeypatch, capsys):
+    def evaluate(net, env_id, seeds, make):
+        assert (env_id, list(seeds)) == ("CartPole-v1", [7, 8, 9])
+        return SimpleNamespace(returns=[1.0, 4.0, 4.0], mean=3.0, std=2.0, lengths=[10, 40, 30],
+                               wall_s=0.5, random_actions=0.25)  # fmt: skip
+
+    monkeypatch.setattr("quarl_nb.rl.evaluate.evaluate", evaluate)
+    assert main(["evaluate", "ppo-CartPole-v1", "--seed", "7", "--episodes", "3"]) == 0
+    assert capsys.readouterr().out == (
+        "ppo-CartPole-v1 in CartPole-v1, fp32: return 3.00 (std 2.00, min 1.00, max 4.00) "
+        "over 3 episodes with 25% of actions at random, 160 steps/s\n"
+    )
 
 
 @pytest.mark.parametrize("command", ["evaluate", "quantize", "export"])
@@ -509,6 +614,15 @@ def test_a_file_that_cannot_be_used_is_one_line(error, line):
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (2, f"error: cannot use {line}\n")
+
+
+def test_quantize_has_8_bits_and_minmax_ranges_by_default(monkeypatch):
+    import pandas as pd
+
+    made = Mock(return_value=pd.DataFrame({"loss": [0.0]}))
+    monkeypatch.setattr("quarl_nb.quantize.quantize_table", made)
+    assert main(["quantize", "hub:me/mine", "--episodes", "5"]) == 0
+    made.assert_called_once_with("hub:me/mine", None, [8], 5, "minmax", None, None)
 
 
 def test_quantize_prints_and_writes_the_table(tmp_path, capsys):

@@ -10,6 +10,7 @@ import threading
 import time
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import psutil
 import pytest
@@ -126,6 +127,33 @@ def test_what_ended_processes_had_used_is_taken_off_where_it_was_reaped():
     assert energy._spent(start, {me: used(1.5, 7.5, 0)}) == 0.5
     child.running = True  # outside the tree: not in what was reaped
     assert energy._spent(start, {me: used(1.5, 7.5, 0)}) == 1.0
+
+
+def test_of_every_descendant_all_cpu_time_and_memory_counts(monkeypatch):
+    def process(pid: int, parent: int, held: int, times: tuple[float, ...]) -> Mock:
+        return Mock(pid=pid, **{
+            "ppid.return_value": parent, "memory_info.return_value.rss": held,
+            "cpu_times.return_value": times,
+        })  # fmt: skip
+
+    # User and system, the same of reaped children, and what is no use of the CPU.
+    child, grandchild = (
+        process(2, 1, 30, (1.0, 2.0, 4.0, 8.0, 16.0)), process(3, 2, 7, (0.5, 0.0, 0.0, 0.25, 9.0))
+    )  # fmt: skip
+    me = process(1, 0, 100, ())
+    me.children = lambda recursive=False: [child, grandchild] if recursive else [child]
+    monkeypatch.setattr(psutil, "Process", lambda: me)
+    used, held = energy._tree()
+    assert held == 137
+    assert used[child] == energy._Used(3.0, 12.0, 1)
+    assert used[grandchild] == energy._Used(0.5, 0.25, 2)
+
+
+def test_a_machine_is_busy_with_all_but_waiting(monkeypatch):
+    times = SimpleNamespace(user=1.0, nice=2.0, system=4.0, idle=8.0, iowait=16.0, irq=32.0,
+                            softirq=64.0, steal=128.0, guest=256.0)  # fmt: skip
+    monkeypatch.setattr(psutil, "cpu_times", lambda: times)  # a guest's are in the user's
+    assert energy._machine_busy_s() == 1 + 2 + 4 + 32 + 64
 
 
 def test_short_lived_children_count():
@@ -245,6 +273,20 @@ def test_a_machine_that_hides_its_load_leaves_it_unknown(monkeypatch):
     meter = metered(monkeypatch, FakeCounter("rapl", 100.0), None, [None, None])
     assert meter.other_cpu_s is None
     assert meter.cpu_energy_j == pytest.approx(100.0)
+
+
+def test_clocks_that_lag_make_no_negative_load(monkeypatch):
+    meter = metered(monkeypatch, FakeCounter("rapl", 100.0), None, [50.0, 51.0])
+    assert (meter.cpu_s, meter.other_cpu_s, meter.cpu_energy_j) == (2.0, 0.0, 100.0)
+
+
+def test_of_a_machine_that_did_nothing_a_run_used_nothing(monkeypatch):
+    monkeypatch.setattr(energy, "cpu_counter", lambda: FakeCounter("rapl", 100.0))
+    monkeypatch.setattr(energy, "_tree", lambda: ({}, 0))
+    monkeypatch.setattr(energy, "_machine_busy_s", lambda: 50.0)
+    with EnergyMeter(gpus=False) as meter:
+        pass
+    assert meter.energy_j == 0.0
 
 
 def test_a_container_without_machine_accounting(monkeypatch):
@@ -391,6 +433,16 @@ def test_gpus_that_are_hidden_or_have_no_counter_are_not_metered(monkeypatch):
     assert power.gpu_counter() is None
 
 
+@pytest.mark.parametrize(("visible", "joules"), [("0,1", None), ("0", None), ("1", 2.0)])
+def test_where_a_visible_gpu_has_no_counter_none_is_metered(monkeypatch, visible, joules):
+    monkeypatch.setattr("codecarbon.core.gpu.AllGPUDevices", FakeGpus)
+    monkeypatch.setattr(FakeGpus, "kwh", (0.0, 2 / 3.6e6))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    if counter := power.gpu_counter():
+        counter.read()
+    assert (counter and counter.joules) == (joules and pytest.approx(joules))
+
+
 def test_pmic_watts():
     text = """
      3V7_WL_SW_A current(0)=0.10000000A
@@ -400,6 +452,7 @@ def test_pmic_watts():
           EXT5V_V volt(24)=5.10000000V
     """
     assert pmic_watts(text) == pytest.approx(0.37 + 1.5)
+    assert pmic_watts(text.replace("VDD_CORE_V", "OTHER_V")) == pytest.approx(0.37)
     with pytest.raises(ValueError, match="no power rails"):
         pmic_watts("error")
 
@@ -439,6 +492,8 @@ flags\t\t: fpu sse {flag}
     [
         ("Intel(R) Core(TM) i7-8565U CPU @ 1.80GHz", "", 15 / 2, "15 W"),
         ("AMD Ryzen 9 5950X 16-Core Processor", "", 105 / 2, "105 W"),
+        ("AMD Ryzen 7 5700G with Radeon Graphics", "", 65 / 2, "65 W"),
+        ("AMD FX-8350 Eight-Core Processor", "", 125 / 2, "125 W"),
         ("AMD Ryzen 9 5950X 16-Core Processor", "hypervisor", 4.0, "virtual machine"),
         ("Abacus 3000", "", 4.0, "abacus 3000 not in its table"),
     ],
@@ -458,8 +513,21 @@ def test_watts_of_a_thread_are_those_of_every_socket(tmp_path):
     assert thread_watts(tmp_path / "cpuinfo")[0] == 2 * 105 / 2
 
 
+def test_a_processor_that_does_not_tell_its_socket_has_one(tmp_path):
+    text = CPUINFO.format(model="AMD Ryzen 9 5950X 16-Core Processor", flag="")
+    (tmp_path / "cpuinfo").write_text(text.replace("physical id\t: 0\n", ""))
+    assert thread_watts(tmp_path / "cpuinfo")[0] == 105 / 2
+
+
 def test_a_processor_without_a_name(tmp_path):
     assert thread_watts(tmp_path / "missing")[0] == 4.0
+
+
+def test_watts_of_memory_are_those_of_all_of_it_in_gibibytes(monkeypatch):
+    memory = SimpleNamespace(total=64 * 2**30, available=2**30)
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: memory)
+    monkeypatch.setattr("codecarbon.external.ram.RAM._calculate_ram_power", lambda _, gb: gb)
+    assert ram_watts.__wrapped__() == 64.0
 
 
 def test_memory_under_slurm_is_the_machines(monkeypatch):
@@ -474,10 +542,13 @@ def test_the_grid_of_a_country(monkeypatch):
     assert "Germany" in source
     monkeypatch.setenv("QUARL_COUNTRY", "SWE")
     assert EnergyMeter().grid_kg_per_kwh < 0.1
+    assert "Germany" in EnergyMeter(country="DEU").grid_source
     monkeypatch.setenv("QUARL_COUNTRY", "")  # set to nothing is not set
     assert "world average" in EnergyMeter().grid_source
     with pytest.raises(QuarlError, match="no grid intensity of country 'XYZ'; allowed: ISO 3166"):
         EnergyMeter(country="XYZ")
+    with pytest.raises(QuarlError, match="no grid intensity of country 'CAF'"):
+        EnergyMeter(country="CAF")  # codecarbon has it without an intensity
 
 
 def test_it_is_silent_and_touches_neither_network_nor_files(tmp_path, monkeypatch, capfd, caplog):

@@ -1,11 +1,12 @@
 from __future__ import annotations
 
+import fcntl
 import os
 
 import pytest
 
 from quarl_nb.errors import QuarlError
-from quarl_nb.paths import entries, project_root
+from quarl_nb.paths import entries, held_alone, project_root, read_object
 from quarl_nb.store import ResultStore
 
 
@@ -14,6 +15,15 @@ def test_the_root_is_found_from_a_folder_below(tmp_path, monkeypatch):
     (tmp_path / "notebooks").mkdir()
     monkeypatch.chdir(tmp_path / "notebooks")
     assert project_root() == tmp_path
+
+
+@pytest.mark.parametrize("mark", ["policies", "paper"])
+def test_the_nearest_root_is_found(tmp_path, monkeypatch, mark):
+    (tmp_path / "data" / "policies").mkdir(parents=True)
+    inner = tmp_path / "inner"
+    (inner / "data" / mark).mkdir(parents=True)
+    monkeypatch.chdir(inner / "data")
+    assert project_root() == inner
 
 
 def test_a_folder_of_records_is_no_project(tmp_path, monkeypatch):
@@ -37,3 +47,24 @@ def test_a_folder_that_may_not_be_listed_is_no_empty_one(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "listdir", forbidden)
     with pytest.raises(QuarlError, match=f"^cannot list '{tmp_path}': Permission denied$"):
         entries(tmp_path, "*.json")
+
+
+def test_a_lock_file_that_its_holder_removes_meanwhile_holds_nobody(tmp_path, monkeypatch):
+    def late(file, how, flock=fcntl.flock):
+        (tmp_path / "lock").unlink()  # between its opening here and its locking
+        flock(file, how)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    with pytest.raises(QuarlError, match="^held$"), held_alone(tmp_path / "lock", "held"):
+        pass
+
+
+def test_an_object_is_read_and_nothing_else(tmp_path):
+    file = tmp_path / "file.json"
+    assert read_object(file) == {}
+    file.write_text('{"a": 1}')
+    assert read_object(file) == {"a": 1}
+    for text, why in (("[1]", "no object"), ("{", "Expecting")):
+        file.write_text(text)
+        with pytest.raises(QuarlError, match=f"^'{file}' is damaged: {why}"):
+            read_object(file)

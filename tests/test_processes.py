@@ -92,6 +92,12 @@ def test_ctrl_c_while_a_child_is_started_is_heard_afterwards(
     assert steps == ["started"] and surroundings() == before
 
 
+def test_a_child_has_one_thread_whichever_library_computes() -> None:
+    names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+    with child_environment():
+        assert [os.environ[name] for name in names] == ["1", "1", "1"]
+
+
 def test_ctrl_c_before_a_child_is_started_leaves_no_trace(
     ctrl_c: Callable[[], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -81,6 +81,16 @@ def test_collect_tells_versions_machine_and_time():
     assert start.utcoffset() == timedelta(0)
 
 
+def test_collect_tells_the_state_of_the_code_that_runs(monkeypatch):
+    def state(code):
+        assert code == Path(provenance.__file__).parent
+        return "abc", True
+
+    monkeypatch.setattr(provenance, "git_state", state)
+    found = provenance.collect()
+    assert (found["git_commit"], found["dirty"]) == ("abc", True)
+
+
 def test_collect_names_no_host_and_no_path():
     found = provenance.collect()
     text = json.dumps(found)

@@ -9,10 +9,11 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from mmap import mmap
 from pathlib import Path
 from types import SimpleNamespace
-from unittest.mock import Mock, call
+from unittest.mock import MagicMock, Mock, call
 
 import pytest
 
@@ -22,6 +23,7 @@ from quarl_nb.processes import SPAWN
 from quarl_nb.processor import cpu_model
 from quarl_nb.runner import RunSummary, plan, run_study
 from quarl_nb.store import ResultStore
+from quarl_nb.study import Measurement
 from quarl_nb.testing import FakeStudy
 
 # What a user's shell would run: `argv` is the records, the log, and seconds a cell.
@@ -106,6 +108,58 @@ def test_wall_time_is_that_of_the_cell(store):
     assert record["energy"]["cpu_s"] < record["wall_s"]
 
 
+@dataclass(frozen=True)
+class OddStudy(FakeStudy):
+    """Finds what it is told to, in this process."""
+
+    found: Measurement = Measurement({}, backend="fake")
+
+    def measure(self, cell, budget):
+        return self.found
+
+
+def measured(store, study, origin=()):
+    job = plan(study, "smoke")[0]
+    return workers._measure(workers.Task(study, "smoke", store), dict(origin), job)
+
+
+def test_a_record_tells_what_ran_and_when_its_own_cell_began(store, monkeypatch):
+    monkeypatch.setattr("quarl_nb.provenance.utc_now", lambda: "now")
+    found = Measurement({"x": 1}, backend="onnxruntime", source="modelled")
+    origin = {"git_commit": "abc", "start_time": "when the worker began"}
+    assert measured(store, OddStudy(found=found), origin).error is None
+    (record,) = store.records("fake", "smoke")
+    assert (record["backend"], record["source"]) == ("onnxruntime", "modelled")
+    assert record["provenance"] == {"git_commit": "abc", "start_time": "now"}
+
+
+def test_a_measured_field_of_a_cell_fields_name_is_refused(store):
+    outcome = measured(store, OddStudy(found=Measurement({"number": 3, "x": 1}, backend="fake")))
+    assert outcome.error == "ValueError: measured fields hide cell fields: number"
+    assert not store.records("fake", "smoke")
+
+
+def test_a_reason_that_cannot_be_written_ends_the_run(store, monkeypatch):
+    full = Mock(side_effect=QuarlError("No space left on device"))
+    monkeypatch.setattr(ResultStore, "write_error", full)
+    outcome = measured(store, FakeStudy({0: "raise"}))
+    assert outcome.fatal and outcome.error == "No space left on device"
+
+
+@pytest.mark.skipif(not Path("/proc").exists(), reason="reads /proc")
+def test_peak_memory_is_that_of_the_cell_whatever_was_freed_before():
+    with mmap(-1, 2**26) as memory:
+        memory.write(bytes(2**26))
+    peak = workers._peak_memory_bytes()
+    workers._reset_peak_memory()
+    assert peak - workers._peak_memory_bytes() > 2**25
+
+
+def test_cells_are_measured_in_the_studys_order(store, tmp_path):
+    run(store, FakeStudy(log=tmp_path / "log"))
+    assert [number for number, _ in begun(tmp_path)] == [0, 1, 2]
+
+
 def test_a_second_run_does_nothing_and_recompute_does_all(store, tmp_path):
     study = FakeStudy(log=tmp_path / "log")
     run(store, study)
@@ -184,6 +238,25 @@ def test_cells_that_are_timed_have_a_process_each(timed, store, tmp_path):
     assert len({process for _, process in begun(tmp_path)}) == (3 if timed else 1)
 
 
+@pytest.mark.parametrize(("timed", "at_once"), [(True, 1), (False, 3)])
+def test_of_cells_that_are_timed_one_is_measured_at_once(timed, at_once, store, monkeypatch):
+    monkeypatch.setattr(runner, "run_jobs", started := Mock(return_value=(_ for _ in ())))
+    run(store, FakeStudy(timed=timed), workers=3)
+    assert started.call_args.args[2] == at_once
+
+
+def test_the_bar_begins_at_what_is_done(store, monkeypatch):
+    def run_jobs(task, jobs, workers_at_once):
+        yield from map(workers.Outcome, jobs)
+
+    measured(store, FakeStudy())  # the first of three
+    monkeypatch.setattr(runner, "run_jobs", run_jobs)
+    monkeypatch.setattr(runner, "tqdm", bar := MagicMock())
+    run(store)
+    assert (bar.call_args.kwargs["initial"], bar.call_args.kwargs["total"]) == (1, 3)
+    assert bar.return_value.update.call_count == 2
+
+
 def test_other_users_can_wait_for_a_timed_study_and_without_a_lock_nobody_does(
     tmp_path, monkeypatch
 ):
@@ -243,6 +316,16 @@ def test_a_study_that_cannot_be_sent_is_refused(store):
 
     with pytest.raises(QuarlError, match="'fake' cannot go to a worker process"):
         run(store, Local())
+
+
+def test_a_worker_that_dies_before_its_first_cell_ends_the_run(store):
+    class Deadly(FakeStudy):
+        def __reduce__(self):
+            return os._exit, (3,)
+
+    with pytest.raises(QuarlError, match="ended with exit code 3 before it could measure"):
+        run(store, Deadly())
+    assert not list(store.root.rglob("*.error.txt"))
 
 
 def test_records_that_cannot_be_written_stop_the_run(tmp_path):
@@ -392,3 +475,8 @@ def test_parameters_that_leave_nothing_to_measure_are_refused(store):
     with pytest.raises(QuarlError, match="nothing to measure: no cell of fake"):
         run(store, parameters={"n_cells": 0})
     assert counts(run(store, parameters={"n_cells": 1}, shard=(2, 2))) == (0, 0, 0, 0)
+
+
+def test_a_study_may_have_no_cells(store, monkeypatch):
+    monkeypatch.setattr(FakeStudy, "cells", lambda *_: [])
+    assert counts(run(store)) == (0, 0, 0, 0)

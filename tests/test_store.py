@@ -304,6 +304,12 @@ def test_frame_has_one_row_a_cell_with_flat_columns(store):
     assert (row["profile"], row["backend"], row["wall_s"]) == ("smoke", "simulated", 0.5)
 
 
+def test_frame_tells_where_a_number_is_from(store):
+    store.write(make_record(source="modelled", extra={"licence": "MIT"}))
+    row = store.frame("ptq").iloc[0]
+    assert (row["source"], row["extra.licence"]) == ("modelled", "MIT")
+
+
 def test_frame_shows_the_newest_record_of_a_cell(store):
     later = "2026-01-02T00:00:00+00:00"
     store.write(make_record(budget={"episodes": 5}))
@@ -349,6 +355,20 @@ def test_of_a_cells_records_the_planned_one_is_chosen_before_newer_ones(store):
     assert sorted(store.frame("ptq")["budget.episodes"]) == [3, 3]  # no plan is known: the newest
     assert ResultStore(store.root, lambda *_: ()).chosen("ptq") == store.chosen("ptq")
     assert len(store.records("ptq", "smoke")) == 3
+
+
+def test_of_a_policys_records_those_of_the_weights_that_lie_there_are_chosen(store):
+    for number, weights in enumerate("AB"):
+        budget = {"tensors_sha256": weights}
+        store.write(make_record(cell={"policy": "mine", "seed": number}, budget=budget))
+    assert len(store.chosen("ptq")) == 2
+    shown = ResultStore(store.root, weights_of={"mine": "A"}.get)
+    assert list(shown.frame("ptq")["seed"]) == [0]
+
+
+def test_an_unknown_profile_is_refused(store):
+    with pytest.raises(QuarlError, match="unknown profile 'huge'; allowed: full, quick, smoke"):
+        store.chosen("ptq", "huge")
 
 
 def test_frame_takes_the_best_profile_that_has_records(store):

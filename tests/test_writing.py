@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import errno
 import os
+from pathlib import Path
 
 import pytest
 
@@ -74,6 +75,14 @@ def test_of_a_block_that_raises_nothing_is_left(tmp_path):
     assert path.read_bytes() == b"old" and list(tmp_path.iterdir()) == [path]
 
 
+def test_what_takes_its_place_is_on_the_disk_whole(tmp_path, monkeypatch):
+    sizes = []
+    monkeypatch.setattr(os, "fsync", lambda file: sizes.append(os.fstat(file).st_size))
+    write_atomically(tmp_path / "a", b"four")
+    write_together({tmp_path / "b": b"seven!!"}, [])
+    assert sizes == [4, 7]
+
+
 def test_a_folder_that_cannot_be_made_is_one_line(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(QuarlError, match="cannot write .*x.json.: File exists"):
@@ -104,6 +113,12 @@ def test_of_a_link_the_file_is_replaced(tmp_path):
         write_together({link: b"three"}, stale)
         assert link.is_symlink() and [*file.parent.iterdir()] == [file]
         assert file.read_bytes() == b"three"
+
+
+@pytest.mark.skipif(not Path("/proc").exists(), reason="links to what is open are in /proc")
+def test_a_link_may_lie_where_nothing_can_be_written(tmp_path):
+    with (tmp_path / "file").open("w") as file:
+        make_file_writable(Path(f"/proc/self/fd/{file.fileno()}"))
 
 
 def test_what_cannot_be_written_is_told_before(tmp_path):

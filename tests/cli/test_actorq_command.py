@@ -11,6 +11,7 @@ import sys
 import textwrap
 from dataclasses import replace
 from functools import partial
+from unittest.mock import Mock
 
 import gymnasium as gym
 import numpy as np
@@ -343,6 +344,22 @@ def test_a_task_of_the_studies_is_run_as_they_do(more, expected, monkeypatch):
     assert options.steps == (300_000 if tuned else 40_000)
 
 
+@pytest.mark.parametrize(("more", "width", "gpus"), [
+    (["--env", "dm:walker-stand", "--algo", "d4pg"], 1024, False),
+    (["--env", "dm:walker-stand", "--algo", "d4pg", "--device", "cuda"], 2048, True),
+    (["--env", "dm:walker-stand", "--algo", "td3"], 2048, False),  # no task of the studies
+])  # fmt: skip
+def test_a_task_is_run_as_the_studies_do_on_that_device_by_that_algorithm(
+    more, width, gpus, monkeypatch
+):
+    made = Mock(side_effect=QuarlError("made"))
+    monkeypatch.setattr("quarl_nb.actorq.algorithms.make_algorithm", made)
+    monkeypatch.setattr("quarl_nb.energy.EnergyMeter", meter := Mock())
+    assert main(["actorq", *more]) == 2
+    assert made.call_args.args[2] == width
+    meter.assert_called_once_with(gpus=gpus)
+
+
 def test_no_steps_are_refused(capsys):
     assert main([*SERIAL, "--env", "CartPole-v1", "--steps", "0"]) == 2
     assert capsys.readouterr().err == "error: total_steps must be at least 1, not 0\n"
@@ -477,8 +494,9 @@ def test_a_reader_that_is_gone_costs_neither_record_nor_policy(tmp_path, monkeyp
 
 
 @pytest.mark.parametrize("names", [("--record", "--checkpoint"), ("--checkpoint", "--to")])
-def test_a_file_is_not_named_twice(tmp_path, capsys, names):
-    path = tmp_path / "policy" / "policy.json"
+@pytest.mark.parametrize("written", ["policy.json", "policy.safetensors"])
+def test_a_file_is_not_named_twice(tmp_path, capsys, names, written):
+    path = tmp_path / "policy" / written
     places = {"--to": path.parent}
     command = [*SERIAL, "--env", "CartPole-v1"]
     for name in names:

@@ -12,6 +12,8 @@ import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import Mock
 
 import cloudpickle
 import pytest
@@ -90,6 +92,23 @@ def test_what_is_not_done_when_the_time_is_over_is_told(project, capfd):
     assert captured.out == "" and captured.err.splitlines() == [
         f"{name}: missing as the time was over; the same command goes on" for name in (PPO, A2C)
     ]
+
+
+def test_the_time_is_in_hours(monkeypatch):
+    monkeypatch.setattr(training, "time", SimpleNamespace(time=lambda: 1000.0))
+    monkeypatch.setattr(training, "_train_together", together := Mock(return_value=0))
+    assert training.train_all([PPO], 2.0, 3) == 0
+    together.assert_called_once_with([PPO], 8200.0, 3)
+
+
+@pytest.mark.parametrize(("options", "workers"), [
+    ([], 2), (["--workers", "1"], 1), (["--workers", "2"], 2), (["--workers", "5"], 2),
+])  # fmt: skip
+def test_there_are_no_more_processes_than_policies(project, monkeypatch, options, workers):
+    monkeypatch.setattr("quarl_nb.cli.policies.usable_cores", lambda: 4)
+    monkeypatch.setattr(training, "train_all", started := Mock(return_value=0))
+    assert main(["train", PPO, A2C, *options]) == 0
+    started.assert_called_once_with([PPO, A2C], None, workers)
 
 
 @pytest.mark.parametrize("stream", ["stdout", "stderr"])
@@ -209,6 +228,29 @@ def test_a_folder_that_cannot_be_written_is_one_line(project, capsys):
     assert capsys.readouterr().err == f"error: cannot write to '{zoo.run_folder(PPO)}': {NO}\n"
 
 
+class ByValue:
+    """A function of this file, which a child cannot import."""
+
+    def __init__(self, function):
+        self.function = function
+
+    def __reduce__(self):
+        return cloudpickle.loads, (cloudpickle.dumps(self.function),)
+
+
+def test_a_training_that_is_killed_is_told(project, monkeypatch, capfd):
+    def killed(queue, deadline):
+        if queue.get() == PPO:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    monkeypatch.setattr(training, "_work", ByValue(killed))
+    assert training.train_all([PPO, A2C], None, workers=2) == 1
+    assert capfd.readouterr().err == (
+        "error: a training was ended by SIGKILL (out of memory?); the same command goes on from "
+        "its last checkpoint\n"
+    )
+
+
 def test_interrupted_workers_that_do_not_hear_it_are_killed_and_a_second_ctrl_c_leaves_none(
     project, monkeypatch, tmp_path, ctrl_c
 ):
@@ -216,10 +258,6 @@ def test_interrupted_workers_that_do_not_hear_it_are_killed_and_a_second_ctrl_c_
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         (tmp_path / f"{os.getpid()}.deaf").touch()
         time.sleep(1e6)
-
-    class ByValue:  # a child cannot import this file
-        def __reduce__(self):
-            return cloudpickle.loads, (cloudpickle.dumps(deaf),)
 
     def interrupt():
         until(lambda: len(list(tmp_path.glob("*.deaf"))) == 2)
@@ -229,7 +267,7 @@ def test_interrupted_workers_that_do_not_hear_it_are_killed_and_a_second_ctrl_c_
         ctrl_c()
         end(process, within_s)
 
-    monkeypatch.setattr(training, "_work", ByValue())
+    monkeypatch.setattr(training, "_work", ByValue(deaf))
     monkeypatch.setattr(training, "end_child", interrupted)
     monkeypatch.setattr(training, "STOP_S", 0.1)
     threading.Thread(target=interrupt).start()
