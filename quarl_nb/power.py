@@ -195,8 +195,8 @@ def thread_watts(cpuinfo: Path = Path("/proc/cpuinfo")) -> tuple[float, str]:
 
 def _plain_cpu_name(name: str) -> str:
     """`Intel(R) Core(TM) i7-8565U CPU @ 1.80GHz` -> `intel core i7-8565u`."""
-    name = re.sub(r"\((R|TM)\)| CPU\b| @.*| with .*| (\d+|\w+)-Core| Processor", "", name)
-    return " ".join(name.lower().split())
+    noise = r"^\d+th gen | cpu\b| @.*| (with|w/) .*| \w+-cores?\b| processor\b|\((r|tm)\)"
+    return " ".join(re.sub(noise, "", name.lower()).split())
 
 
 @cache

@@ -292,7 +292,7 @@ def test_a_policy_of_one_seed_does_not_keep_the_others_from_deciding():
     one = planted(none, policies=["ppo-CartPole-v1"], n_seeds=1, noise=0.003)
     one = one.assign(policy="ppo-PongNoFrameskip-v4", key=one["key"] + " of Pong")
     both = pd.concat([three, one], ignore_index=True)
-    for rule in (lambda frame: qat.rules.qat_no_loss(frame, ["affine8"]),
+    for rule in (lambda frame: qat.rules.qat_no_loss(frame, 8),
                  qat.rules.qat_beats_ptq, qat.rules.qat_beats_fp32, qat.rules.qat_kept_until):
         alone, found = rule(three), rule(both)
         assert found.verdict == alone.verdict and found.keys == alone.keys
@@ -313,7 +313,7 @@ def pong(fp32: float, qat: float) -> pd.DataFrame:
 
 
 RULES = {
-    "no_loss": lambda frame: qat.rules.qat_no_loss(frame, ["affine8"]),
+    "no_loss": lambda frame: qat.rules.qat_no_loss(frame, 8),
     "kept_until": qat.rules.qat_kept_until, "beats_ptq": qat.rules.qat_beats_ptq,
     "beats_fp32": qat.rules.qat_beats_fp32,
     "sometimes_beats_fp32": qat.rules.qat_sometimes_beats_fp32,
@@ -338,7 +338,7 @@ def test_where_only_qat_learned_it_is_better_but_not_without_loss():
     both = pd.concat([planted(none), pong(-21.0, 20.0)])
     assert "in 1 of 4 policies" in qat.rules.qat_beats_fp32(both).measured
     assert "in 1 of 4 policies" in qat.rules.qat_beats_ptq(both).measured
-    found = qat.rules.qat_no_loss(both, ["affine8"]).measured
+    found = qat.rules.qat_no_loss(both, 8).measured
     assert found.startswith("surely 3 of 3 policies without loss")
     assert "never learned: ppo-Pong" in found
 
@@ -390,7 +390,7 @@ def test_a_seed_that_learned_neither_way_counts_for_nothing():
         found = RULES[name](lucky)
         assert found.verdict == "inconclusive" and "(only 1 training seed)" in found.measured
     # What the others earn is the scale, too.
-    found = qat.rules.qat_no_loss(car([90, 91, 92, -99.9], [81, 82.1, 82.9, -99.9]), ["affine8"])
+    found = qat.rules.qat_no_loss(car([90, 91, 92, -99.9], [81, 82.1, 82.9, -99.9]), 8)
     assert found.verdict == "not reproduced" and found.measured.startswith("surely 0 of 3")
     assert found.interval.value == pytest.approx(9 / 91) and len(found.keys) == 3 * 2 * 3
     others = pd.concat([planted(none), car([93, 94, -99.9], [93, 94, -99.9], copies=1)])
@@ -414,7 +414,7 @@ def test_failures_that_strike_either_way_are_no_loss_of_one():
 def test_no_loss(loss, verdict):
     noise = 0.03 if loss == 0.03 else 0.003
     frame = planted(lambda _, way: loss * (way != qat.gains.FP32), noise=noise)
-    found = qat.rules.qat_no_loss(frame, ["affine8"])
+    found = qat.rules.qat_no_loss(frame, 8)
     assert found.verdict == verdict
     assert found.interval.value == pytest.approx(loss, abs=3 * noise)
     assert len(found.keys) == 3 * 6
@@ -539,12 +539,12 @@ def test_a_policy_that_cannot_gain_is_left_out_and_named():
 
 
 def test_few_seeds_episodes_or_policies_decide_nothing():
-    found = qat.rules.qat_no_loss(planted(none, n_seeds=1), ["affine8"])
+    found = qat.rules.qat_no_loss(planted(none, n_seeds=1), 8)
     assert found.verdict == "inconclusive" and "(only 1 training seed)" in found.measured
     assert qat.rules.qat_beats_ptq(planted(knee, n_seeds=2)).verdict == "inconclusive"
-    assert qat.rules.qat_no_loss(planted(none, episodes=10), ["affine8"]).verdict == "inconclusive"
+    assert qat.rules.qat_no_loss(planted(none, episodes=10), 8).verdict == "inconclusive"
     lone = planted(none, policies=["ppo-CartPole-v1"])
-    assert qat.rules.qat_no_loss(lone, ["affine8"]).verdict == "inconclusive"
+    assert qat.rules.qat_no_loss(lone, 8).verdict == "inconclusive"
     found = qat.rules.qat_beats_fp32(lone)  # not a verdict against the claim either
     assert found.verdict == "inconclusive" and "(only 1 policy)" in found.measured
     for rule in (qat.rules.qat_kept_until, qat.rules.qat_beats_ptq, qat.rules.qat_beats_fp32):
@@ -807,9 +807,9 @@ def test_half_of_the_policies_are_not_most_of_them():
     noise = of_seed({0: 300.0, 1: 400, 2: 500}, qat.gains.minmax(8), of_losses([keep] * 4))
     half = noise["policy"].isin(["ppo-CartPole-v0", "ppo-CartPole-v1"])
     frame = of_losses([keep, keep, lose, lose])
-    assert qat.rules.qat_no_loss(frame, ["affine8"]).verdict == "not reproduced"
+    assert qat.rules.qat_no_loss(frame, 8).verdict == "not reproduced"
     unsure = pd.concat([frame[half], noise[~half]])
-    assert qat.rules.qat_no_loss(unsure, ["affine8"]).verdict == "inconclusive"
+    assert qat.rules.qat_no_loss(unsure, 8).verdict == "inconclusive"
     found = qat.rules.qat_kept_until(of_losses([narrow, narrow, keep, keep]))
     assert found.verdict == "inconclusive" and "2 do both" in found.measured
     better = of_losses([at_8(-0.2)] * 4)
@@ -866,12 +866,12 @@ def test_beside_w8a8_stand_the_policies_that_count():
 
 
 def test_seeds_and_episodes_are_the_fewest_of_a_width_and_of_a_policy():
-    widths = ["affine7", "affine8"]
     frame = planted(none)
     ours = (frame["policy"] == "ppo-CartPole-v1") & (frame["precision"] == "affine8")
-    found = qat.rules.qat_no_loss(frame[~ours | (frame["seed"] == 0)], widths)
+    found = qat.rules.qat_sometimes_beats_fp32(
+        frame[~ours | (frame["seed"] == 0)], bits=(7, 8))
     assert "(fewer than 3 training seeds that learned: ppo-CartPole-v1)" in found.measured
     short = frame.assign(returns=[returns[:10] if one else returns for returns, one
                                   in zip(frame["returns"], ours, strict=True)])  # fmt: skip
-    found = qat.rules.qat_no_loss(short, widths)
+    found = qat.rules.qat_sometimes_beats_fp32(short, bits=(7, 8))
     assert found.verdict == "inconclusive" and found.measured.endswith("(only 10 episodes)")

@@ -39,18 +39,17 @@ MIN_POLICIES = 3
 KEPT_BITS, LOST_BITS = (6, 7, 8), (2, 3, 4)
 
 
-def qat_no_loss(records: pd.DataFrame, precisions: Sequence[str]) -> Finding:
-    """Reproduced when most policies trained at each of `precisions` are without loss against fp32.
+def qat_no_loss(records: pd.DataFrame, bits: int) -> Finding:
+    """Reproduced when most policies trained at `bits` are without loss against fp32.
 
     Not reproduced when at least half of them lose more than 5 % (`at_least`, both).
     """
     rows = trainings(records)
-    found = [_gains(rows, (precision, "minmax", "none")) for precision in precisions]
+    found = _gains(rows, minmax(bits))
     unlearned = _unlearned(rows, [FP32])
-    tables, left_out = _decidable(found, unlearned)
-    table = pd.concat(tables, ignore_index=True)
+    (table,), left_out = _decidable([found], unlearned)
     if table.empty:
-        return _nothing(found, unlearned)
+        return _nothing([found], unlearned)
     kept, lost = at_least(table["p_no_loss"]), at_least(table["p_loss"])
     text = f"surely {kept} of {len(table)} policies without loss, {lost} lose more than 5 %"
     half = len(table) / 2
