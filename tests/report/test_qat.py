@@ -140,16 +140,16 @@ def test_copies_of_float32_are_ways_of_their_own():
 
 
 def test_the_table_tells_losses():
-    tidy, shown = qat.gains.qat_tables(planted(knee))
+    tidy, shown = qat.tables.qat_tables(planted(knee))
     four = tidy[(tidy["policy"] == "ddpg-Pendulum-v1") & (tidy["precision"] == "affine4")
                 & (tidy["method"] == "minmax")].iloc[0]
     assert four["gain"] == pytest.approx(-0.3, abs=0.02)
     assert four["low"] < -0.3 + 0.02 and four["mean_low"] < four["mean"] < four["mean_high"]
     assert list(shown.columns)[:3] == ["fp32", "8 bits", "7 bits"] and "8* (PTQ)" in shown
     assert shown.loc["PPO CartPole", "4 bits"].startswith("280")
-    tidy, shown = qat.gains.qat_tables(planted(knee, n_seeds=1))
+    tidy, shown = qat.tables.qat_tables(planted(knee, n_seeds=1))
     assert "[" not in shown.loc["PPO CartPole", "4 bits"]
-    assert all(len(table) == 0 for table in qat.gains.qat_tables(pd.DataFrame()))
+    assert all(len(table) == 0 for table in qat.tables.qat_tables(pd.DataFrame()))
 
 
 def of_seed(value: dict[int, float], way: qat.gains.Way, frame: pd.DataFrame) -> pd.DataFrame:
@@ -170,7 +170,7 @@ def five_seeds_of_fp32_three_of_4_bits() -> pd.DataFrame:
 
 
 def test_mean_and_interval_are_over_the_seeds_that_float32_has_too():
-    tidy, shown = qat.gains.qat_tables(five_seeds_of_fp32_three_of_4_bits())
+    tidy, shown = qat.tables.qat_tables(five_seeds_of_fp32_three_of_4_bits())
     row = tidy[(tidy["precision"] == "affine4") & (tidy["method"] == "minmax")].iloc[0]
     interval = seeds.over_seeds([90.0, 310.0, 500.0])
     assert (row["seeds"], row["mean"], row["reference"]) == (3, 300, 300)
@@ -247,13 +247,13 @@ def test_the_fewest_bits_are_compared_over_the_seeds_of_both_methods():
 
 
 def test_eight_bits_beside_ptq_and_float32():
-    table = qat.gains.eight_bits_table(qat.gains.trainings(planted(knee, noise=0.0)))
+    table = qat.tables.eight_bits_table(qat.gains.trainings(planted(knee, noise=0.0)))
     assert table.loc["DDPG Pendulum"].tolist() == [
         "0.0% [0.0%, 0.0%]", "-10.0% [-10.0%, -10.0%]", "10.0% [10.0%, 10.0%]"
     ]
-    one = qat.gains.eight_bits_table(qat.gains.trainings(planted(knee, n_seeds=1, noise=0.0)))
+    one = qat.tables.eight_bits_table(qat.gains.trainings(planted(knee, n_seeds=1, noise=0.0)))
     assert one.loc["PPO CartPole", "QAT over 8*"] == "10.0%"
-    assert qat.gains.eight_bits_table(qat.gains.trainings(pd.DataFrame())).empty
+    assert qat.tables.eight_bits_table(qat.gains.trainings(pd.DataFrame())).empty
 
 
 def with_w8a8(frame: pd.DataFrame, share: float) -> pd.DataFrame:
@@ -271,12 +271,12 @@ def test_ptq_of_activations_too_stands_beside_8_star_and_decides_nothing():
         in zip(plain["seed"], plain["method"], plain["returns"], strict=True)
     ]
     worse = with_w8a8(plain, 0.5)
-    table = qat.gains.eight_bits_table(qat.gains.trainings(worse))
+    table = qat.tables.eight_bits_table(qat.gains.trainings(worse))
     assert list(table)[3:] == ["W8A8 PTQ over fp32", "QAT over W8A8 PTQ"]
     assert table.loc["PPO CartPole"].tolist()[2:] == [
         "0.0% [0.0%, 0.0%]", "-50.0% [-50.0%, -50.0%]", "50.0% [50.0%, 50.0%]"
     ]
-    assert "W8A8 PTQ" in qat.gains.qat_tables(worse)[1]
+    assert "W8A8 PTQ" in qat.tables.qat_tables(worse)[1]
     alone, found = qat.rules.qat_beats_ptq(plain), qat.rules.qat_beats_ptq(worse)
     assert (found.verdict, found.interval, found.keys) == (
         alone.verdict, alone.interval, alone.keys

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from quarl_nb.report.qat import exploration, few_bits, figures, gains, rules, site
+from quarl_nb.report.qat import exploration, few_bits, figures, gains, rules, site, tables
 
-__all__ = ["exploration", "few_bits", "figures", "gains", "rules", "site"]
+__all__ = ["exploration", "few_bits", "figures", "gains", "rules", "site", "tables"]

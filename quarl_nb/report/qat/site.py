@@ -13,7 +13,7 @@ from quarl_nb.report.qat.exploration import (
     noise_tables,
 )
 from quarl_nb.report.qat.figures import figure5
-from quarl_nb.report.qat.gains import qat_tables
+from quarl_nb.report.qat.tables import qat_tables
 
 STUDIES = ("qat",)
 
