@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from quarl_nb.errors import QuarlError
-from quarl_nb.report.ptq import rules, sweet_spots
+from quarl_nb.report.ptq import rules, sweet_spot_rules
 from quarl_nb.report.pvalues import permutation_p
 from quarl_nb.report.untrained import never_learned, untrained_returns
 from quarl_nb.rl.untrained import default_env_ids
@@ -118,14 +118,14 @@ def test_one_that_learned_under_its_name_before_is_no_proof_of_a_policy(records)
     both = pd.concat([trained(20.0, "01"), trained(-21.0, "02")], ignore_index=True)
     for rule, *precisions in (
         (rules.similar_rewards, ["affine8"]), (rules.hardness_differs, ["affine8"]),
-        (rules.wider_weights_lose_more, ["affine8"]), (sweet_spots.sweet_spot_exists,),
+        (rules.wider_weights_lose_more, ["affine8"]), (sweet_spot_rules.sweet_spot_exists,),
     ):  # fmt: skip
         assert "learned: ppo-PongNoFrameskip-v4" in rule(both, *precisions).measured, rule
 
 
 @pytest.mark.parametrize("rule", [
-    sweet_spots.sweet_spot_exists, sweet_spots.fewer_bits_beat_more,
-    sweet_spots.sweet_spots_differ,
+    sweet_spot_rules.sweet_spot_exists, sweet_spot_rules.fewer_bits_beat_more,
+    sweet_spot_rules.sweet_spots_differ,
 ])  # fmt: skip
 def test_no_sweet_spot_of_a_policy_that_never_learned(records, rule) -> None:
     widths = ("affine2", "affine3", "affine4", "affine8")
@@ -148,7 +148,7 @@ def test_no_sweet_spot_of_a_policy_that_never_learned(records, rule) -> None:
     assert (lone.verdict, lone.measured) == ("inconclusive", f"no policy learned: {policy}")
     elsewhere = rule(both.replace(env_id, "MyCar-v0"))
     assert "never learned" not in elsewhere.measured and len(elsewhere.keys) > len(alone.keys)
-    if rule is not sweet_spots.sweet_spots_differ:
+    if rule is not sweet_spot_rules.sweet_spots_differ:
         assert rule(stuck.replace(env_id, "MyCar-v0")).verdict == "reproduced"
     else:
         assert f"{policy} at 2 bits" in elsewhere.measured
