@@ -1,0 +1,64 @@
+"""Verdicts on where an actor's and the learner's time goes where the truth is planted."""
+
+from __future__ import annotations
+
+import pandas as pd
+import pytest
+
+from quarl_nb.report.actorq.runtime_rules import (
+    actors_faster,
+    inference_dominates,
+    learner_waits_more,
+    transfers_faster,
+)
+from quarl_nb.report.actorq.testing import make_records, scaled
+
+
+def test_the_learner_waits_for_the_actors() -> None:
+    every = make_records()
+    found = learner_waits_more(every)
+    assert found.verdict == "reproduced" and "Walker Stand 50% and 0%" in found.measured
+    assert found.interval.value == pytest.approx(0.4975)
+    actors = every.assign(learner_s=[{"wait": 0.0}] * 132)
+    assert learner_waits_more(actors).verdict == "not reproduced"
+    here = every["task"] == "Walker Stand"
+    one = pd.concat([every[~here], actors[here]])
+    assert learner_waits_more(one).verdict == "not reproduced"
+    some = learner_waits_more(every[~here])
+    assert some.verdict == "inconclusive" and "10 of 11 tasks" in some.measured
+    two = learner_waits_more(every[every["seed"] < 2])
+    assert two.verdict == "inconclusive" and "only 2 of 3 runs" in two.measured
+
+
+def test_waiting_that_differs_from_run_to_run_decides_nothing() -> None:
+    """Means of 5.03 and 5 %: of shares that lie anywhere from 1 to 9."""
+    every = make_records()
+    shares = {0: (0.01, 0.09), 1: (0.051, 0.05), 2: (0.09, 0.01)}  # learner, actors
+    waits = [[share * seconds for share in shares[seed]]
+             for seed, seconds in zip(every["seed"], every["run_s"], strict=True)]  # fmt: skip
+    found = learner_waits_more(every.assign(
+        learner_s=[{"wait": learner} for learner, _ in waits],
+        actor_s=[{"wait": 4 * actor} for _, actor in waits],  # of four actors
+    ))
+    assert found.verdict == "inconclusive" and "Walker Stand 5% and 5%" in found.measured
+    assert found.interval.low < 0 < found.interval.value < found.interval.high
+
+
+def test_actors_that_are_slower_on_one_of_two_tasks_decide_nothing() -> None:
+    actors = ("fp32/torch", "fp16/torch", "int8/onnxruntime")
+    records = make_records(["Walker Stand", "Acrobot (Gym)"], actors, pull_period=30)
+    for tasks, verdict in ((["Walker Stand"], "inconclusive"),
+                           (["Walker Stand", "Acrobot (Gym)"], "not reproduced")):  # fmt: skip
+        slow = records["task"].isin(tasks) & (records["precision"] == "int8")
+        actor_s = [scaled(parts, 50 if here else 1)
+                   for parts, here in zip(records["actor_s"], slow, strict=True)]  # fmt: skip
+        for rule in (actors_faster, inference_dominates, transfers_faster):
+            assert rule(records.assign(actor_s=actor_s), 30).verdict == verdict
+
+
+def test_waiting_is_corrected_for_all_tasks() -> None:
+    every = make_records()
+    waits = [{"wait": (0.4 + 0.1 * seed) * run_s}
+             for seed, run_s in zip(every["seed"], every["run_s"], strict=True)]  # fmt: skip
+    found = learner_waits_more(every.assign(learner_s=waits))
+    assert found.verdict == "inconclusive" and found.interval.low > 0
