@@ -39,13 +39,15 @@ class Loss:
     `interval` is the 95 % one, `tost` the 90 % one, of which each end is a bound at 5 %; both are
     of the bootstrap, `expanded`, and near the margin need not agree with the p-values to a hair.
     `p_no_loss` tests "loses the margin or more", `p_loss` tests "loses at most the margin",
-    `p_no_gain` tests "gains the margin or more"; each p-value is small when its hypothesis fails.
+    `p_gain` tests "gains nothing", `p_no_gain` tests "gains the margin or more"; each p-value is
+    small when its hypothesis fails.
     """
 
     interval: Interval
     tost: Interval
     p_no_loss: float
     p_loss: float
+    p_gain: float
     p_no_gain: float
 
     @property
@@ -77,7 +79,7 @@ def relative_loss(reference: Floats, treatment: Floats, weights: Floats) -> Loss
         _redrawn_ratio(value, drawn, base, expanded(len(x))),
         _redrawn_ratio(value, drawn, base, expanded(len(x), 1 - 2 * ALPHA)),
         p_no_loss=sign_flip_p(room - lost), p_loss=sign_flip_p(lost - room),
-        p_no_gain=sign_flip_p(room + lost),
+        p_gain=sign_flip_p(-lost), p_no_gain=sign_flip_p(room + lost),
     )  # fmt: skip
 
 

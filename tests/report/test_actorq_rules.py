@@ -16,6 +16,7 @@ from quarl_nb.report.actorq.rules import (
     as_slow_as_fp32,
     fewer_steps,
     fewer_steps_somewhere,
+    returns_gained_somewhere,
     returns_kept,
     speedup_above,
     speedup_range,
@@ -188,6 +189,39 @@ def test_a_task_with_two_rows_is_one_of_most() -> None:
     both = pd.concat([every, again], ignore_index=True)
     assert returns_kept(every, ["int8"], broadly=True).verdict == "not reproduced"
     assert returns_kept(both, ["int8"], broadly=True).verdict == "not reproduced"
+
+
+@pytest.mark.parametrize(("gains", "verdict", "told"), [
+    ({"Walker Stand": 10, "Acrobot (Gym)": 10}, "reproduced", "2 of 11 end with a higher return"),
+    ({"Walker Stand": 2, "Acrobot (Gym)": 2}, "reproduced", "11 certainly not by 5 %"),
+    ({"Walker Stand": 10}, "not reproduced", "10 certainly not by 5 %"),  # with no DQN
+    ({"Walker Stand": 10, "Acrobot (Gym)": None}, "inconclusive", "9 certainly not by 5 %"),
+    ({"Walker Stand": -10, "Acrobot (Gym)": 10}, "not reproduced", "1 of 11 end"),
+])  # fmt: skip
+def test_a_higher_return_on_a_task_of_each_algorithm(gains, verdict, told) -> None:
+    def returns(task: str, actor: str, seed: int) -> Sequence[float]:
+        gain = gains.get(task, 0) if actor.startswith("int8") else 0
+        end = 100 + (12 * (-1) ** seed if gain is None else gain)  # None: sometimes
+        return (0, 50, end, end)
+
+    every = make_records(actors=("fp32/torch", "int8/onnxruntime"), seeds=range(10),
+                         returns=returns)  # fmt: skip
+    found = returns_gained_somewhere(every, "int8", ["d4pg", "dqn"])
+    assert found.verdict == verdict and told in found.measured and "11 of 11" in found.measured
+    largest = max(gain or 0 for gain in gains.values())
+    assert found.interval.value == pytest.approx(largest / 100)
+    some = every[every["task"] != "Reacher Hard"]  # which may be the one
+    found = returns_gained_somewhere(some, "int8", ["d4pg", "dqn"])
+    assert found.verdict == (verdict if verdict == "reproduced" else "inconclusive")
+
+
+def test_five_runs_are_too_few_for_a_higher_return_to_show() -> None:
+    better = make_records(
+        actors=("fp32/torch", "int8/onnxruntime"), seeds=range(5),
+        returns=lambda _, actor, __: (0, 50, 110 if actor.startswith("int8") else 100))  # fmt: skip
+    found = returns_gained_somewhere(better, "int8", ["d4pg", "dqn"])
+    assert found.verdict == "inconclusive" and "0 of 11 end with a higher return" in found.measured
+    assert "too few runs for a gain to show, corrected for 11 comparisons" in found.measured
 
 
 def test_runs_too_few_for_any_loss_to_show_are_told() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from quarl_nb.report.actorq import (
     actors,
+    age_rules,
     communication_rules,
     curve_figures,
     curves,
@@ -17,7 +18,6 @@ from quarl_nb.report.actorq import (
     runs,
     runtime_rules,
     scaling,
-    scaling_rules,
     site,
     staleness_figure,
     staleness_rules,
@@ -31,6 +31,7 @@ from quarl_nb.report.actorq import (
 
 __all__ = [
     "actors",
+    "age_rules",
     "communication_rules",
     "curve_figures",
     "curves",
@@ -44,7 +45,6 @@ __all__ = [
     "runs",
     "runtime_rules",
     "scaling",
-    "scaling_rules",
     "site",
     "staleness_figure",
     "staleness_rules",

@@ -174,14 +174,15 @@ def return_losses(
     """Loss of the last return and of the mean return over steps of `rows` against `base`.
 
     Runs of the same training seed are paired. Names: final_loss and area_loss, bare and with _low,
-    _high, _p_no_loss, _p_loss, _p_no_gain, _p_equivalent (see `compare.Loss`: exact for so few
-    pairs, of which five can show something at 5 %); NaN where there are no pairs. Where most runs
-    end alike and one fails, flipped signs are too certain that nothing is lost (`sign_flip_p`):
-    p_no_loss and p_no_gain are 1 where the bootstrap's bound at 5 % reaches the margin.
+    _high, _p_no_loss, _p_loss, _p_gain, _p_no_gain, _p_equivalent (see `compare.Loss`: exact for
+    so few pairs, of which five can show something at 5 %); NaN where there are no pairs. Where most
+    runs end alike and one fails, flipped signs are too certain that nothing is lost
+    (`sign_flip_p`): p_no_loss and p_no_gain are 1 where the bootstrap's bound at 5 % reaches the
+    margin.
     """
     needed = ["seed", "curve_steps", "curve_returns"]
     pairs = base[needed].merge(rows[needed], on="seed", suffixes=("_base", ""))
-    p_values = ("p_no_loss", "p_loss", "p_no_gain", "p_equivalent")
+    p_values = ("p_no_loss", "p_loss", "p_gain", "p_no_gain", "p_equivalent")
     parts = ("", "_low", "_high", *(f"_{p}" for p in p_values))
     found = {f"{name}{part}": float("nan")
              for name in ("final_loss", "area_loss") for part in parts}

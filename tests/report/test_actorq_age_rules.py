@@ -1,18 +1,22 @@
-"""What samples per insert do to the age of the policy that acts, by planted ages."""
+"""What makes the policy that acts older, by planted ages."""
 
 from __future__ import annotations
 
 import pandas as pd
 import pytest
 
-from quarl_nb.report.actorq.scaling_rules import lower_spi_fresher
+from quarl_nb.report.actorq.age_rules import lower_spi_fresher, rare_pulls_staler
 from quarl_nb.report.actorq.testing import make_records
 
 TASK = ["Cartpole Balance"]
 
 
 def aged(spi: float, age: float, seeds: range = range(3), **options: object) -> pd.DataFrame:
-    frame = make_records(TASK, ["int8/onnxruntime"], seeds, samples_per_insert=spi, **options)
+    return of_age(age, make_records(
+        TASK, ["int8/onnxruntime"], seeds, samples_per_insert=spi, **options))  # fmt: skip
+
+
+def of_age(age: float, frame: pd.DataFrame) -> pd.DataFrame:
     return frame.assign(age_mean=[age * (1 + 0.01 * seed) for seed in frame["seed"]])
 
 
@@ -40,6 +44,21 @@ def test_too_few_runs_and_smoke_decide_nothing() -> None:
     two = pd.concat([aged(0.1, 2.0, range(2)), aged(4.0, 40.0, range(2))])
     found = lower_spi_fresher(two)
     assert found.verdict == "inconclusive" and "only 2 of 3 runs" in found.measured
+    three = pd.concat([aged(0.1, 2.0, width=64), aged(4.0, 40.0, width=64)])
+    found = lower_spi_fresher(pd.concat([two, three], ignore_index=True))
+    assert found.verdict == "reproduced" and "in 1 setting of 1 task" in found.measured
     smoke = pd.concat([aged(0.1, 2.0), aged(4.0, 40.0)]).assign(profile="smoke")
     assert lower_spi_fresher(smoke).verdict == "not measured"
     assert lower_spi_fresher(pd.DataFrame()).verdict == "not measured"
+
+
+def test_the_policy_is_older_where_pulls_are_rare() -> None:
+    rows = [of_age(age, make_records(TASK, ["int8/onnxruntime"], pull_period=period))
+            for period, age in ((30, 2.0), (1000, 9.0), (5000, 30.0))]  # fmt: skip
+    frame = pd.concat(rows, ignore_index=True)
+    found = rare_pulls_staler(frame)
+    assert found.verdict == "reproduced" and found.interval.value == pytest.approx(15)
+    assert "at 5000 as at 30 steps from pull to pull, in 1 setting of 1 task" in found.measured
+    younger = frame.assign(age_mean=1 / frame["age_mean"])
+    assert rare_pulls_staler(younger).verdict == "not reproduced"
+    assert lower_spi_fresher(frame).verdict == "not measured"
