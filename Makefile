@@ -13,7 +13,7 @@ export OMP_NUM_THREADS ?= 1
 
 help:
 	@echo "make reproduce  set up, run the quick studies, render every notebook, figure and table"
-	@echo "make test       set up and run the tests"
+	@echo "make test       set up, lint, run the fast tests"
 	@echo "make test-slow  the tests that take minutes: public agents, D4PG, Ray on two nodes, memory, kills"
 	@echo "make lab        open the notebooks in JupyterLab"
 	@echo "make bench      run the benchmarks: ratios against named peers"

@@ -50,7 +50,7 @@ def quantize_table(
 
     Returns:
         One row a precision: mean return with its 95 % interval, loss (a fraction of the fp32
-        return, positive is worse) with its 95 % interval, bytes of the quantized weights.
+        return, positive is worse) with its 95 % interval, bytes of all parameters, biases included.
 
     Raises:
         QuarlError: the policy cannot be read or does not fit the environment, no environment is

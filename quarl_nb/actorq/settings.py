@@ -22,7 +22,8 @@ MOST_AHEAD = 100  # messages; answers to so many fit into a pipe
 
 @dataclass(frozen=True)
 class Settings:
-    """Knobs of the actor-learner loop; the defaults are the paper's (section 3, Appendix A)."""
+    """Knobs of the actor-learner loop; the defaults are the paper's (section 3, Appendix A) but for
+    `runtime`, which is PyTorch there."""
 
     precision: str = "int8"  # that actors compute in
     communication: str | None = None  # of weights on the wire; None: the actors' own

@@ -30,7 +30,9 @@ EPISODES_TOLD = 10
 
 
 def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
-    actorq = command(actorq_command, "--env dm:cartpole-balance --algo d4pg --precision int8")
+    actorq = command(
+        actorq_command, "--env dm:cartpole-balance --algo d4pg --precision int8 --to my_policy"
+    )
     actorq.add_argument("--env", required=True, metavar="ID", help="CartPole-v1, dm:walker-stand")
     actorq.add_argument("--algo", required=True, help="d4pg, ddpg, dqn, sac or td3")
     actorq.add_argument("--precision", default="int8", help="of the actors (default: int8): fp32, "
@@ -52,7 +54,8 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     actorq.add_argument("--device", default="cpu", help="of the learner: cpu or cuda")
     actorq.add_argument("--autocast", default="", help="bf16: of a D4PG or DQN learner")
     actorq.add_argument("--seed", type=int, default=0, help="default: 0")
-    actorq.add_argument("--checkpoint", type=place, metavar="FILE", help="to go on from")
+    actorq.add_argument("--checkpoint", type=place, metavar="FILE",
+                        help="written every minute, and gone on from where there is one")
     actorq.add_argument("--to", type=place, metavar="DIR", help="save the policy there")
     actorq.add_argument("--record", type=place, metavar="FILE",
                         help="write what was measured there, as JSON: returns, clocks, energy "
@@ -60,7 +63,7 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
 
 
 def actorq_command(options: argparse.Namespace) -> int:
-    """Train with quantized actors (ActorQ) and save the policy."""
+    """Train with quantized actors (ActorQ); --to saves the policy, --record what was measured."""
     from quarl_nb import provenance
     from quarl_nb.actorq import ActorQ, Saving
     from quarl_nb.actorq.algorithms import make_algorithm

@@ -31,7 +31,7 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     _add_settings(run, "a parameter of the profile (an unknown one lists them; quarl_nb/studies/ "
                        "tells what each is); lists as a,b,c (repeatable)")
 
-    render = command(render_command, "01_ptq_tables --set profile=quick")
+    render = command(render_command, "01_ptq_tables --set profile=quick --out my_notebooks")
     render.add_argument("notebooks", nargs="*", help="their names (default: all)")
     render.add_argument("--out", type=place, help="folder (default: notebooks/rendered)")
     _add_settings(render, "a parameter of the notebooks; lists as a,b,c (repeatable)")

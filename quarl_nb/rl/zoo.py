@@ -84,15 +84,15 @@ def wanted_policies(names: Sequence[str], missing: bool, retrain: bool = False) 
     it or its run in ``runs/`` is not done. A run that is done is published again, not trained anew.
 
     Raises:
-        QuarlError: no such policy, none is named or missing, or a checkpoint cannot be read.
+        QuarlError: no such policy, none is asked for, or a checkpoint cannot be read.
     """
     known = recipes()
     named = list(dict.fromkeys(check_choice("policy", name, known) for name in names))
     if not named and not missing:
         raise QuarlError("nothing to train: name policies, or --missing")
     left = [n for n in known if missing and n not in named and not is_published(n)]
-    if not named and not left:
-        raise QuarlError("nothing to train: no policy is missing")
+    if missing and not left:
+        logger.info("no policy is missing")
     settled = [name for name in named if is_settled(name)]
     for name in settled:
         if (run_folder(name) / "checkpoint.pt").exists():  # which --retrain goes on from
