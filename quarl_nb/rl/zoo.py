@@ -91,7 +91,7 @@ def wanted_policies(names: Sequence[str], missing: bool, retrain: bool = False) 
     if not named and not missing:
         raise QuarlError("nothing to train: name policies, or --missing")
     left = [n for n in known if missing and n not in named and not is_published(n)]
-    if missing and not left:
+    if not named and not left:
         logger.info("no policy is missing")
     settled = [name for name in named if is_settled(name)]
     for name in settled:

@@ -379,7 +379,9 @@ def test_a_thousand_versions_under_random_delays_are_never_torn_never_backwards(
             RayCrew.announce(crew, Variables(version, numbered_payload(version, 1_000_000)))
             time.sleep(rng.exponential(0.002) * (rng.random() < 0.5))
             receive()
+        deadline = time.monotonic() + GONE_S
         while min(pulled[-1][0] for pulled in seen.values()) < 999:
+            assert time.monotonic() < deadline, "the last version never came"
             receive()
     finally:
         ray.shutdown()

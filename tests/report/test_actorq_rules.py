@@ -224,6 +224,15 @@ def test_five_runs_are_too_few_for_a_higher_return_to_show() -> None:
     assert "too few runs for a gain to show, corrected for 11 comparisons" in found.measured
 
 
+def test_one_of_two_algorithms_refutes_a_gain_at_half_of_5_percent() -> None:
+    """Five pairs that agree have a p-value of 1/32, six of 1/64."""
+    for n, verdict in ((5, "inconclusive"), (6, "not reproduced")):
+        alike = make_records(actors=("fp32/torch", "int8/onnxruntime"), seeds=range(n),
+                             returns=lambda *_: (0, 50, 100))  # fmt: skip
+        found = returns_gained_somewhere(alike, "int8", ["d4pg", "dqn"])
+        assert found.verdict == verdict and "11 certainly not by 5 %" in found.measured
+
+
 def test_runs_too_few_for_any_loss_to_show_are_told() -> None:
     def returns(task: str, actor: str, seed: int) -> Sequence[float]:
         return (0, 50, 100) if actor == "fp32/torch" else (0, 1, 2)

@@ -115,8 +115,8 @@ def speedups(records: pd.DataFrame, setting: Sequence[str] = SETTING) -> pd.Data
         speedup_torch and speedup_ort (time against either fp32 baseline) and steps_ratio (steps
         of fp32 over steps here, fp32 of torch where measured), each with the ends of `ratio`; final
         (mean return of the last window), final_loss and area_loss with _low, _high, _p_no_loss,
-        _p_loss, _p_no_gain, _p_equivalent (last return, and mean return over steps, against fp32,
-        runs of the same training seed paired); keys; profile.
+        _p_loss, _p_gain, _p_no_gain, _p_equivalent (last return, and mean return over steps,
+        against fp32, runs of the same training seed paired); keys; profile.
     """
     runs = learning_runs(records)
     if runs.empty:
