@@ -98,8 +98,7 @@ class _TimedSteps(VecEnvWrapper):
 
     def step_wait(self) -> VecEnvStepReturn:
         answer = self.venv.step_wait()
-        ended = _clock()
-        self.times.append((ended[0] - self._begun[0], ended[1] - self._begun[1]))
+        self.times.append(_since(self._begun))
         return answer
 
 
@@ -162,8 +161,7 @@ def fill_buffer(model: DQN, n: int) -> Times:
         action = np.array([model.action_space.sample() for _ in range(env.num_envs)])
         started = _clock()
         new_obs, reward, done, infos = env.step(action)
-        ended = _clock()
-        times.append((ended[0] - started[0], ended[1] - started[1]))
+        times.append(_since(started))
         buffer.add(obs, new_obs, action, reward, done, infos)
         obs = new_obs
     return times
@@ -181,9 +179,13 @@ def timed(model: BaseAlgorithm, work: Callable[[], Any]) -> tuple[float, float]:
     work()
     if on_gpu:
         torch.cuda.synchronize()
-    ended = _clock()
-    return ended[0] - started[0], ended[1] - started[1]
+    return _since(started)
 
 
 def _clock() -> tuple[float, float]:
     return time.perf_counter(), time.process_time()
+
+
+def _since(started: tuple[float, float]) -> tuple[float, float]:
+    now = _clock()
+    return now[0] - started[0], now[1] - started[1]
