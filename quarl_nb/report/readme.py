@@ -1,7 +1,8 @@
-"""What is written from the records as Markdown: the README's scoreboard, and Table 4."""
+"""What is written from the records as Markdown: the README's scoreboard, claims and Table 4."""
 
 from __future__ import annotations
 
+from collections.abc import Container, Iterable, Sequence
 from pathlib import Path
 from textwrap import shorten
 
@@ -15,29 +16,64 @@ from quarl_nb.writing import write_atomically
 
 START = "<!-- results: written by `quarl-nb reproduce` from the full records -->"
 END = "<!-- end of results -->"
-DECIDED = ("reproduced", "not reproduced")
-VERDICTS = (*DECIDED, "inconclusive", "not measured")
+VERDICTS = ("reproduced", "not reproduced", "inconclusive", "not measured")
 MEASURED_CHARACTERS = 220
 COUNTED = ("The counts are of sentences, not of independent measurements: one measurement may "
            "decide several sentences.")  # fmt: skip
+# What claims are about and the notebooks that show it, by the study whose records decide.
+TOPICS = {
+    "ptq": "Post-training quantization (01, 02, 04)",
+    "qat": "Quantization-aware training (03)",
+    "mixed_precision": "Half-precision training (05)",
+    "actorq": "ActorQ: speed-up, convergence, carbon (06, 09)",
+    "actorq_variants": "ActorQ: other quantizers, noise, algorithms (06)",
+    "actorq_staleness": "ActorQ: staleness (07)",
+    "actorq_runtime": "ActorQ: what actors and messages cost (08)",
+    "actorq_scaling": "ActorQ: what actors and messages cost (08)",
+    "inference": "ActorQ: what actors and messages cost (08)",
+    "loading": "ActorQ: what actors and messages cost (08)",
+    "edge": "Navigation on a small board (10)",
+}
+DOCUMENTS = {"000": "QuaRL 2022", "001": "QuaRL 2019", "002": "ActorQ blog", "003": "ActorQ 2021",
+             "004": "publication list"}  # fmt: skip
 
 
 def scoreboard(found: pd.DataFrame) -> str:
-    """Markdown for the README: how many claims hold, and those that are decided, in short.
+    """Markdown for the README: how many claims hold, and what became of the abstracts', in short.
 
     Args:
         found: `claims.verdicts`.
     """
-    counts = found["verdict"].value_counts()
-    lines = ["| verdict | claims |", "|---|---:|"]
-    lines += [f"| {verdict} | {counts.get(verdict, 0)} |" for verdict in VERDICTS]
-    lines += ["", COUNTED, "", "| claim | source | verdict | measured |", "|---|---|---|---|"]
-    for verdict in DECIDED:
-        for _, row in found[found["verdict"] == verdict].iterrows():
-            measured = shorten(str(row["measured"]), MEASURED_CHARACTERS, placeholder=" ...")
-            cells = [f"“{row['sentence']}”", row["source"], f"**{verdict}**", measured]
-            lines.append("| " + " | ".join(text.replace("|", "\\|") for text in cells) + " |")
-    return "\n".join(lines) + "\n"
+    counts = pd.crosstab(found["study"].map(TOPICS), found["verdict"], margins=True)
+    counts = counts.reindex(index=[*dict.fromkeys(TOPICS.values()), "All"],
+                            columns=VERDICTS, fill_value=0)  # fmt: skip
+    lines = _table(["claims about (notebook)", *VERDICTS],
+                   [[topic, *map(str, row)] for topic, *row in counts.itertuples()],
+                   right=VERDICTS)  # fmt: skip
+    told = [[f"“{row['sentence']}”", _source(row), f"**{row['verdict']}**",
+             shorten(row["measured"], MEASURED_CHARACTERS, placeholder=" ...")]
+            for _, row in found.iterrows() if ", abstract" in row["source"]]  # fmt: skip
+    lines += ["", COUNTED, "", "What the abstracts claim:", ""]
+    lines += _table(["claim", "source", "verdict", "measured"], told)
+    return _page(lines)
+
+
+def claims_page(found: pd.DataFrame) -> str:
+    """A page of every claim with its whole measurement and what decides it, by topic.
+
+    Args:
+        found: `claims.verdicts`.
+    """
+    lines = ["# Every claim of the papers, and whether it holds", "",
+             "Intervals are of 95 % where no other level is told; [how to read them]"
+             "(../../docs/method.md). Sentences are quoted; what is said of one in brackets "
+             "after its source is ours."]  # fmt: skip
+    for topic, rows in found.groupby(found["study"].map(TOPICS), sort=False):
+        cells = [[f"“{row['sentence']}”", _source(row), f"**{row['verdict']}**",
+                  row["measured"], row["decision"]] for _, row in rows.iterrows()]  # fmt: skip
+        lines += ["", f"## {topic}", ""]
+        lines += _table(["claim", "source", "verdict", "measured", "reproduced if"], cells)
+    return _page(lines)
 
 
 def table4(rows: pd.DataFrame) -> str:
@@ -49,10 +85,11 @@ def table4(rows: pd.DataFrame) -> str:
     lines = ["# Table 4: published beside measured", "",
              "Simulated returns of one policy each; [how to read them](../../docs/method.md). fp16 "
              "stands in [notebook 01](../../notebooks/rendered/01_ptq_tables.ipynb). Walker2D and "
-             "HalfCheetah are other environments than the paper's: compare their losses alone.", "",
-             "| policy | fp32 published | measured [95 %] | int8 published "
-             "| 8-bit measured [95 %] | loss published | loss measured [95 %] | verdict |",
-             "|---|---:|---:|---:|---:|---:|---:|---|"]  # fmt: skip
+             "HalfCheetah are other environments than the paper's: compare their losses alone.",
+             ""]  # fmt: skip
+    columns = ["policy", "fp32 published", "measured [95 %]", "int8 published",
+               "8-bit measured [95 %]", "loss published", "loss measured [95 %]", "verdict"]
+    cells = []
     measured = rows[rows["episodes"].notna()]
     measured = measured.assign(environment=row_names(measured))
     for (environment, algo), group in measured.groupby(["environment", "algo"], sort=False):
@@ -61,10 +98,29 @@ def table4(rows: pd.DataFrame) -> str:
             continue
         full, eight = at.loc["fp32"], at.loc["int8"]
         earned = [return_text(Interval.of(side, "mean")) for side in (full, eight)]
-        cells = [f"{str(algo).upper()} {environment}", f"{full['published']:g}", earned[0],
-                 f"{eight['published']:g}", earned[1], percent(eight["published_loss"]),
-                 percent_interval(Interval.of(eight, "loss")), str(eight["verdict"])]
-        lines.append("| " + " | ".join(cells) + " |")
+        cells.append([f"{str(algo).upper()} {environment}", f"{full['published']:g}", earned[0],
+                      f"{eight['published']:g}", earned[1], percent(eight["published_loss"]),
+                      percent_interval(Interval.of(eight, "loss")), str(eight["verdict"])])
+    return _page([*lines, *_table(columns, cells, right=columns[1:-1])])
+
+
+def _source(claim: pd.Series) -> str:
+    """Where the sentence stands, the seed document by its name."""
+    number, place = claim["source"].split(", ", 1)
+    return f"{DOCUMENTS[number]}, {place}"
+
+
+def _table(
+    columns: Sequence[str], rows: Iterable[Sequence[str]], right: Container[str] = ()
+) -> list[str]:
+    """The lines of a Markdown table; the cells of the columns in `right` are aligned there."""
+    marks = ["---:" if name in right else "---" for name in columns]
+    escaped = [[cell.replace("|", "\\|") for cell in row] for row in rows]
+    return [f"| {' | '.join(columns)} |", f"|{'|'.join(marks)}|",
+            *(f"| {' | '.join(row)} |" for row in escaped)]
+
+
+def _page(lines: Iterable[str]) -> str:
     return "\n".join(lines) + "\n"
 
 

@@ -14,12 +14,12 @@ from quarl_nb.report.artefacts import Drawing, Table, frame_of, joined, save_tab
 from quarl_nb.report.claims import verdicts
 from quarl_nb.report.losses import paired_losses
 from quarl_nb.report.ptq.weights import weights_frame
-from quarl_nb.report.readme import scoreboard, table4
+from quarl_nb.report.readme import claims_page, scoreboard, table4
 from quarl_nb.report.style import NothingToDrawError, save_figure
 from quarl_nb.store import ResultStore
 from quarl_nb.writing import write_atomically
 
-SCOREBOARD, TABLE_4 = "scoreboard.md", "table4.md"  # in the README, and beside it
+SCOREBOARD = "scoreboard.md"  # what the README shows
 WEIGHTS_AT = "affine4"
 Frames = Mapping[str, pd.DataFrame]
 
@@ -129,7 +129,7 @@ def _plain(sentence: str) -> str:
 
 
 def _claims(frames: Frames, folder: Path) -> list[Path]:
-    """The verdicts as a table, and in short as the README shows them; Table 4 as a page."""
+    """The verdicts as a table, a page, and in short as the README shows them; Table 4 as a page."""
     found = verdicts(frames.__getitem__)
     every = joined(frames, STUDIES)
     deciding = every[every["key"].isin(set().union(*found["keys"]))]
@@ -141,7 +141,9 @@ def _claims(frames: Frames, folder: Path) -> list[Path]:
                        "Every claim of the papers, word for word, with its verdict and how it is "
                        "reached.")  # fmt: skip
     rows = ptq.tables.ptq_rows(joined(frames, ptq.site.EPISODES))
-    for name, text in ((SCOREBOARD, scoreboard(found)), (TABLE_4, table4(rows))):
+    pages = {SCOREBOARD: scoreboard(found), "claims.md": claims_page(found),
+             "table4.md": table4(rows)}  # fmt: skip
+    for name, text in pages.items():
         write_atomically(folder / name, text.encode())
         paths.append(folder / name)
     return paths

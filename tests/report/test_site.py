@@ -16,6 +16,7 @@ import pytest
 from quarl_nb.errors import QuarlError
 from quarl_nb.report import readme, site
 from quarl_nb.report.artefacts import frame_of, save_table
+from quarl_nb.report.claims import load_claims
 from quarl_nb.report.losses import paired_losses
 from quarl_nb.report.ptq import figures, summary, tables, weights
 from quarl_nb.report.style import NothingToDrawError
@@ -343,20 +344,46 @@ def test_latex_has_no_letter_that_pdflatex_lacks(tmp_path: Path) -> None:
     assert text.isascii() and r"0.90, $\infty$]" in text and r"18.9$\times$, $-$1 $\geq$" in text
 
 
-def test_scoreboard_counts_all_and_shows_the_decided_in_short() -> None:
-    found = pd.DataFrame(
-        [("not reproduced", "n", "word " * 100), ("reproduced", "a|b", "m"),
-         ("inconclusive", "i", "m"), ("not measured", "c", "")],
-        columns=["verdict", "sentence", "measured"],
-    ).assign(source="s")  # fmt: skip
-    text = readme.scoreboard(found)
-    for verdict in readme.VERDICTS:
-        assert f"| {verdict} | 1 |" in text
-    assert r"a\|b" in text and "“c”" not in text and "“i”" not in text
-    assert text.index("“a") < text.index("“n”")
-    assert "word ... |" in text and max(map(len, text.splitlines())) < 300
-    counts, told, _ = text.partition(readme.COUNTED)
-    assert told and counts.endswith("| not measured | 1 |\n\n")
+@pytest.fixture
+def judged() -> pd.DataFrame:
+    rows = [("ptq", "reproduced", "001, abstract", "a|b", "word " * 100),
+            ("ptq", "not reproduced", "003, Table 4 (A2C)", "n", "m"),
+            ("inference", "inconclusive", "000, abstract (of both)", "i", "l"),
+            ("loading", "inconclusive", "002, Results", "j", "k"),
+            ("edge", "not measured", "003, Figure 6", "c", "")]  # fmt: skip
+    columns = ["study", "verdict", "source", "sentence", "measured"]
+    return pd.DataFrame(rows, columns=columns).assign(decision="so | much")
+
+
+def test_scoreboard_counts_by_topic_and_tells_of_the_abstracts_in_short(judged) -> None:
+    counts, _, abstracts = readme.scoreboard(judged).partition(readme.COUNTED)
+    table = [line.split("|")[1:-1] for line in counts.strip().splitlines()]
+    numbers = {name.strip(): [int(cell) for cell in cells] for name, *cells in table[2:]}
+    assert [cell.strip() for cell in table[0][1:]] == list(readme.VERDICTS)
+    assert numbers.pop(readme.TOPICS["ptq"]) == [1, 1, 0, 0]
+    assert numbers.pop(readme.TOPICS["loading"]) == [0, 0, 2, 0]
+    assert numbers.pop(readme.TOPICS["edge"]) == [0, 0, 0, 1]
+    assert numbers.pop("All") == [1, 1, 2, 1]
+    assert set(numbers) < set(readme.TOPICS.values()) and not np.any([*numbers.values()])
+    shown = abstracts.split("|---|---|---|---|\n")[1].splitlines()
+    assert shown[0].startswith(r"| “a\|b” | QuaRL 2019, abstract | **reproduced** | word word")
+    assert shown[0].endswith("word ... |") and len(shown[0]) < 300
+    assert shown[1:] == ["| “i” | QuaRL 2022, abstract (of both) | **inconclusive** | l |"]
+
+
+def test_the_page_of_claims_has_each_whole_under_its_topic(judged) -> None:
+    _, ptq, speed, board = readme.claims_page(judged).split("\n## ")
+    assert [text.partition("\n")[0] for text in (ptq, speed, board)] == [
+        readme.TOPICS[study] for study in ("ptq", "loading", "edge")]  # fmt: skip
+    assert "| " + "word " * 100 + r" | so \| much |" in ptq and "ActorQ 2021, Table 4 (A2C)" in ptq
+    assert [line[2:5] for line in speed.splitlines()[-2:]] == ["“i”", "“j”"]
+    assert board.endswith(r"| **not measured** |  | so \| much |" + "\n")
+
+
+def test_every_claim_has_a_topic_and_a_document_with_a_name() -> None:
+    for claim in load_claims():
+        assert claim.study in readme.TOPICS, claim.id
+        assert claim.source.partition(", ")[0] in readme.DOCUMENTS, claim.id
 
 
 def test_the_scoreboard_goes_between_its_marks_in_the_readme(tmp_path: Path) -> None:
