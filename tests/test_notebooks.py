@@ -13,12 +13,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
+import planted_edge
+from planted_actorq import make_records, write_runs
 from quarl_nb.errors import QuarlError
 from quarl_nb.notebook import LONG_TEXT, count_runs, load_records, load_runs, show_table
 from quarl_nb.render import LISTS, NotebookError, assigned_values, render_notebook
 from quarl_nb.report import paper, stats, texts
-from quarl_nb.report.actorq.testing import make_records, write_runs
-from quarl_nb.report.edge import testing as edge_testing
 from quarl_nb.runner import RunSummary
 from quarl_nb.store import ResultStore
 from quarl_nb.studies import open_records
@@ -391,8 +391,8 @@ def test_the_pi_notebook_tells_what_is_published_measured_and_modelled(tmp_path,
     assert "no picture: data/policies has no nobody" in empty
     assert empty.count("- **not measured**: “") == 8 and "133" in empty  # Table 6 is always there
     store = ResultStore(tmp_path / "records")
-    edge_testing.write_timed(store)
-    edge_testing.write_flights(store, {("int8", "minmax"): 0.78, ("affine5", "qat"): 0.9})
+    planted_edge.write_timed(store)
+    planted_edge.write_flights(store, {("int8", "minmax"): 0.78, ("affine5", "qat"): 0.9})
     text = shown("10_pi_deployment", records=str(store.root), policy="nobody")
     assert "18 times are measured, 18 modelled, 0 results of boards imported" in text
     assert text.count("<picture>") == 3

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
+from planted_actorq import make_records
 from quarl_nb.report.actorq.age_rules import lower_spi_fresher, rare_pulls_staler
-from quarl_nb.report.actorq.testing import make_records
 
 TASK = ["Cartpole Balance"]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
+from planted_actorq import TASKS, communications, make_records, scaled
 from quarl_nb.report.actorq.communication_rules import (
     communication_helps,
     communication_matters_little,
@@ -17,7 +18,6 @@ from quarl_nb.report.actorq.runtime_rules import (
     inference_dominates,
     transfers_faster,
 )
-from quarl_nb.report.actorq.testing import TASKS, communications, make_records, scaled
 
 
 def test_bytes_and_parts_need_no_setting() -> None:

@@ -7,13 +7,13 @@ from collections.abc import Callable
 import pandas as pd
 import pytest
 
+from planted_actorq import TASKS, communications, make_records
 from quarl_nb.report import actorq
 from quarl_nb.report.actorq.communication_rules import (
     communication_helps,
     communication_matters_little,
     gains_by_scenario,
 )
-from quarl_nb.report.actorq.testing import TASKS, communications, make_records
 
 FP32, INT8 = "fp32/torch", "int8/onnxruntime"
 PULL_S = {("fp32", 30): 1.0, ("int8", 30): 0.25, ("fp32", 1000): 0.03, ("int8", 1000): 0.0075}

@@ -6,6 +6,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from planted_actorq import (
+    INT8_S,
+    LEARNER_S,
+    ORT_S,
+    TORCH_S,
+    make_records,
+    scaled,
+)
 from quarl_nb.report import actorq
 from quarl_nb.report.actorq import tables
 from quarl_nb.report.actorq.parts import step_parts
@@ -13,14 +21,6 @@ from quarl_nb.report.actorq.predictions import (
     bounded_speedup,
     held_out_speedups,
     predicted_speedups,
-)
-from quarl_nb.report.actorq.testing import (
-    INT8_S,
-    LEARNER_S,
-    ORT_S,
-    TORCH_S,
-    make_records,
-    scaled,
 )
 
 TORCH, INT8 = "fp32/torch", "int8/onnxruntime"

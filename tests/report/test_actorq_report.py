@@ -11,13 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from quarl_nb.render import render_notebook
-from quarl_nb.report import actorq, site
-from quarl_nb.report.actorq import tables
-from quarl_nb.report.actorq.curves import ratio
-from quarl_nb.report.actorq.runtime_rules import learner_waits_more
-from quarl_nb.report.actorq.table2 import returns_told, table2, table2_rows
-from quarl_nb.report.actorq.testing import (
+from planted_actorq import (
     ENGINES,
     INT8_S,
     LEARNER_S,
@@ -30,6 +24,12 @@ from quarl_nb.report.actorq.testing import (
     scaled,
     write_runs,
 )
+from quarl_nb.render import render_notebook
+from quarl_nb.report import actorq, site
+from quarl_nb.report.actorq import tables
+from quarl_nb.report.actorq.curves import ratio
+from quarl_nb.report.actorq.runtime_rules import learner_waits_more
+from quarl_nb.report.actorq.table2 import returns_told, table2, table2_rows
 from quarl_nb.report.paper import published
 from quarl_nb.report.stats import bootstrap_weights
 from quarl_nb.report.style import NothingToDrawError

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from planted_actorq import TASKS, communications, make_records
 from quarl_nb.report import actorq, claims
 from quarl_nb.report.actorq.findings import range_verdict
 from quarl_nb.report.actorq.rules import (
@@ -22,7 +23,6 @@ from quarl_nb.report.actorq.rules import (
     speedup_range,
 )
 from quarl_nb.report.actorq.runtime_rules import learner_waits_more
-from quarl_nb.report.actorq.testing import TASKS, communications, make_records
 from quarl_nb.report.findings import Finding
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
+from planted_actorq import make_records, scaled
 from quarl_nb.report.actorq.runtime_rules import (
     actors_faster,
     inference_dominates,
     learner_waits_more,
     transfers_faster,
 )
-from quarl_nb.report.actorq.testing import make_records, scaled
 
 
 def test_the_learner_waits_for_the_actors() -> None:

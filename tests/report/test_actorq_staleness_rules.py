@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import pandas as pd
 import pytest
 
+from planted_actorq import make_records
 from quarl_nb.report.actorq.staleness_rules import rare_pulls_harm, rare_pulls_slower
-from quarl_nb.report.actorq.testing import make_records
 
 
 def test_rare_pulls() -> None:

@@ -8,9 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from quarl_nb.power import grid_intensity
-from quarl_nb.report import carbon
-from quarl_nb.report.actorq.testing import (
+from planted_actorq import (
     ACTING_S,
     INT8_S,
     LEARNING_S,
@@ -22,6 +20,8 @@ from quarl_nb.report.actorq.testing import (
     make_records,
     with_energy,
 )
+from quarl_nb.power import grid_intensity
+from quarl_nb.report import carbon
 from quarl_nb.report.carbon.costs import (
     ALL,
     PARTS,

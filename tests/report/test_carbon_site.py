@@ -9,9 +9,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from planted_actorq import TASKS, make_records, with_energy, write_runs
 from quarl_nb.render import render_notebook
 from quarl_nb.report import carbon
-from quarl_nb.report.actorq.testing import TASKS, make_records, with_energy, write_runs
 from quarl_nb.report.carbon.costs import emissions
 from quarl_nb.report.style import NothingToDrawError
 from quarl_nb.store import ResultStore

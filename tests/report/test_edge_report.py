@@ -6,11 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from quarl_nb.edge.boards import BOARDS, model_inputs
-from quarl_nb.errors import QuarlError
-from quarl_nb.report import edge
-from quarl_nb.report.edge import timings
-from quarl_nb.report.edge.testing import (
+from planted_edge import (
     NETWORKS,
     RAM,
     RUNTIME,
@@ -20,6 +16,10 @@ from quarl_nb.report.edge.testing import (
     imported,
     timed,
 )
+from quarl_nb.edge.boards import BOARDS, model_inputs
+from quarl_nb.errors import QuarlError
+from quarl_nb.report import edge
+from quarl_nb.report.edge import timings
 from quarl_nb.report.stats import wilson
 from quarl_nb.report.style import NothingToDrawError
 from quarl_nb.rl.air.navigation import N_ACTIONS

@@ -6,10 +6,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from planted_edge import RUNTIME, SYSTEM, flights, imported, measured_row, timed
 from quarl_nb.report import edge
 from quarl_nb.report.claims import RULES, load_claims
 from quarl_nb.report.edge.success import EARLY
-from quarl_nb.report.edge.testing import RUNTIME, SYSTEM, flights, imported, measured_row, timed
 
 PI = "Raspberry Pi 3 Model B Rev 1.2"
 HIDDEN = {"64x3": [64, 64, 64], "256x3": [256, 256, 256], "4096-512-1024": [4096, 512, 1024]}

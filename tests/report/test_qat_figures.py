@@ -6,8 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from quarl_nb.report import qat, site
-from quarl_nb.report.qat.testing import (
+from planted_qat import (
     BITS,
     LSQ,
     five_seeds_and_three_of_learned_steps,
@@ -17,6 +16,7 @@ from quarl_nb.report.qat.testing import (
     of_seed,
     planted,
 )
+from quarl_nb.report import qat, site
 from quarl_nb.report.style import NothingToDrawError
 from quarl_nb.store import ResultStore
 from quarl_nb.study import Cell

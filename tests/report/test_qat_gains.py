@@ -7,9 +7,7 @@ import pandas as pd
 import pytest
 from scipy.stats import ttest_1samp
 
-from quarl_nb.errors import QuarlError
-from quarl_nb.report import qat, seeds
-from quarl_nb.report.qat.testing import (
+from planted_qat import (
     LSQ,
     car,
     five_seeds_and_three_of_learned_steps,
@@ -19,6 +17,8 @@ from quarl_nb.report.qat.testing import (
     of_seed,
     planted,
 )
+from quarl_nb.errors import QuarlError
+from quarl_nb.report import qat, seeds
 
 
 def test_seeds_are_tested_by_students_t():

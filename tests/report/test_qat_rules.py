@@ -9,8 +9,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from planted_qat import BITS, car, knee, none, of_seed, planted
 from quarl_nb.report import claims, qat
-from quarl_nb.report.qat.testing import BITS, car, knee, none, of_seed, planted
 
 
 def with_w8a8(frame: pd.DataFrame, share: float) -> pd.DataFrame:
