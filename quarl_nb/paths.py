@@ -1,15 +1,12 @@
-"""Where the suite's data lies, what a folder and a JSON file hold, and locks."""
+"""Where the suite's data lies, and what a folder and a JSON file hold."""
 
 from __future__ import annotations
 
-import fcntl
 import fnmatch
 import json
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from quarl_nb.errors import QuarlError
 
@@ -101,51 +98,3 @@ def entries(folder: Path, pattern: str) -> list[Path]:
         raise QuarlError(f"cannot list '{folder}': {error.strerror}") from error
     found = fnmatch.filter(names, pattern)
     return [folder / name for name in sorted(found) if not name.startswith(".")]
-
-
-@contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """No other process, or thread, is in such a block of the same folder meanwhile.
-
-    Where its file system locks no folders (NFS) nobody waits. A killed holder holds it no longer.
-    """
-    opened = os.open(folder, os.O_RDONLY)
-    try:
-        with suppress(OSError):
-            fcntl.flock(opened, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(opened)
-
-
-@contextmanager
-def held_alone(lock: Path, refusal: str) -> Iterator[None]:
-    """Let nobody else be in such a block of the same lock file, which goes with its holder.
-
-    One that a kill has left keeps nobody out, nor does a file system without locks (NFS).
-
-    Raises:
-        QuarlError: somebody else is (`refusal`), or the file cannot be written.
-    """
-    try:
-        opened = lock.open("w")
-    except OSError as error:
-        raise QuarlError(f"cannot write to '{lock.parent}': {error.strerror}") from error
-    with opened:
-        if not _takes(opened):
-            raise QuarlError(refusal)
-        try:
-            yield
-        finally:
-            with suppress(OSError):  # its folder may be gone
-                lock.unlink()
-
-
-def _takes(lock: IO) -> bool:
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError:
-        return True
-    return os.fstat(lock.fileno()).st_nlink > 0  # else its last holder has just removed it

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import os
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from tqdm import tqdm
 
 from quarl_nb.energy import EnergyMeter
 from quarl_nb.errors import QuarlError, check_counts
+from quarl_nb.locks import entered_first, in_turn
 from quarl_nb.store import ResultStore
 from quarl_nb.study import Cell, Study, resolve_parameters
 from quarl_nb.workers import Job, Outcome, Task, run_jobs
@@ -125,43 +125,20 @@ def plan(
     return list(jobs.values())[part - 1 :: parts]
 
 
-@contextmanager
-def _alone() -> Iterator[None]:
-    """No other timed study runs on this machine meanwhile; says so if it has to wait for one.
-
-    Where the lock cannot be opened nobody waits. A killed holder holds it no longer: its workers
-    inherit no file.
-    """
-    with ExitStack() as stack:
-        with suppress(OSError):
-            path = Path(tempfile.gettempdir(), TIMED_LOCK)
-            with suppress(FileExistsError):
-                path.touch(exist_ok=False)
-                path.chmod(0o644)  # whatever the umask: other users lock it, too
-            file = stack.enter_context(path.open("rb"))
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                logger.warning("another timed study runs on this machine: waiting")
-                fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+def _alone() -> AbstractContextManager[None]:
+    """No other timed study runs on this machine meanwhile."""
+    waiting = "another timed study runs on this machine: waiting"
+    return in_turn(Path(tempfile.gettempdir(), TIMED_LOCK), lambda: logger.warning(waiting))
 
 
 @contextmanager
 def _beside_others(folder: Path, told: bool) -> Iterator[None]:
     """Says, if it is to be `told`, that another run measures into the study's folder meanwhile."""
-    opened = os.open(folder, os.O_RDONLY)
-    try:
-        with suppress(OSError):  # its file system locks no folders
-            try:
-                fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                if told:
-                    logger.warning("another run writes into '%s': what both lack, both measure "
-                                   "(--shard 1/2 and 2/2 part the cells)", folder)  # fmt: skip
+    with entered_first(folder) as first:
+        if told and not first:
+            logger.warning("another run writes into '%s': what both lack, both measure "
+                           "(--shard 1/2 and 2/2 part the cells)", folder)  # fmt: skip
         yield
-    finally:
-        os.close(opened)
 
 
 def _report_failure(outcome: Outcome, path: Path) -> None:

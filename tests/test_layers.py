@@ -11,10 +11,11 @@ import pytest
 
 PACKAGE = Path(__file__).resolve().parents[1] / "quarl_nb"
 # What each layer may import of ours; a layer is a sub-package or a module of the top level.
-BASE = {"errors", "paths", "processor", "writing", ""}
+BASE = {"errors", "locks", "paths", "processor", "writing", ""}
 CORE = BASE | {"study", "store", "provenance", "energy", "workers"}
 ALLOWED = {
     "errors": set(),
+    "locks": {"errors"},
     "paths": {"errors"},
     "writing": {"errors"},
     "processor": set(),

@@ -1,12 +1,11 @@
 from __future__ import annotations
 
-import fcntl
 import os
 
 import pytest
 
 from quarl_nb.errors import QuarlError
-from quarl_nb.paths import entries, held_alone, project_root, read_object
+from quarl_nb.paths import entries, project_root, read_object
 from quarl_nb.store import ResultStore
 
 
@@ -47,16 +46,6 @@ def test_a_folder_that_may_not_be_listed_is_no_empty_one(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "listdir", forbidden)
     with pytest.raises(QuarlError, match=f"^cannot list '{tmp_path}': Permission denied$"):
         entries(tmp_path, "*.json")
-
-
-def test_a_lock_file_that_its_holder_removes_meanwhile_holds_nobody(tmp_path, monkeypatch):
-    def late(file, how, flock=fcntl.flock):
-        (tmp_path / "lock").unlink()  # between its opening here and its locking
-        flock(file, how)
-
-    monkeypatch.setattr(fcntl, "flock", late)
-    with pytest.raises(QuarlError, match="^held$"), held_alone(tmp_path / "lock", "held"):
-        pass
 
 
 def test_an_object_is_read_and_nothing_else(tmp_path):

@@ -16,7 +16,7 @@ from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from stable_baselines3.common.running_mean_std import RunningMeanStd
 
 from quarl_nb.errors import QuarlError, brief
-from quarl_nb.paths import held_alone
+from quarl_nb.locks import held_alone
 from quarl_nb.quant import is_finite
 from quarl_nb.rl.d4pg_policies import D4PGPolicy
 from quarl_nb.rl.replay_state import check_replay, replay_state, restore_replay

@@ -13,7 +13,8 @@ from typing import Any
 import torch
 
 from quarl_nb.errors import QuarlError, check_choice
-from quarl_nb.paths import held_alone, policies_folder, project_root
+from quarl_nb.locks import held_alone
+from quarl_nb.paths import policies_folder, project_root
 from quarl_nb.processes import keep_freed_memory
 from quarl_nb.rl.checkpoint import read_progress
 from quarl_nb.rl.policies import DESCRIPTION, load_policy, save_policy
