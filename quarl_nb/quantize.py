@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,12 +13,8 @@ import torch
 from quarl_nb.errors import QuarlError, check_counts, check_episode_seeds
 from quarl_nb.quant import parse_precision
 from quarl_nb.report.losses import paired_losses
-from quarl_nb.rl.envs import named_by_file
-from quarl_nb.rl.exploration import random_actions_of
-from quarl_nb.rl.fits import check_fits
-from quarl_nb.rl.policies import load_policy
-from quarl_nb.rl.public.agents import public_agents
-from quarl_nb.studies.policies import PUBLIC, Subject, TrainedPolicies
+from quarl_nb.rl.random_actions import random_actions_of
+from quarl_nb.studies.policies import Subject, load_acting
 from quarl_nb.studies.ptq import EPISODES, FIRST_SEED, episodes_in, measure_policy
 
 logger = logging.getLogger(__name__)
@@ -41,12 +36,10 @@ def quantize_table(
     """Measure a policy in fp32, fp16, int8 and `bits` wide affine weights (simulated).
 
     Args:
-        source: an SB3 zip, a policy folder, or `hub:sb3/ppo-CartPole-v1`.
-        env_id: where it acts; by default what the policy says.
+        source, env_id, vecnormalize, activation: as `load_acting` takes them.
         bits: repeated ones count once.
         episodes: for each precision, on the same seeds (default: the studies' 100, on Atari 30).
         ranges: how integer ranges are set: minmax, per_channel, percentile or mse.
-        vecnormalize, activation: of an SB3 zip, where they do not lie in it or beside it.
 
     Returns:
         One row a precision: mean return with its 95 % interval, loss (a fraction of the fp32
@@ -99,33 +92,3 @@ def _measure(
     finally:
         torch.set_num_threads(threads)
     return pd.DataFrame(rows)
-
-
-def load_acting(
-    source: str | Path,
-    env_id: str | None = None,
-    vecnormalize: str | Path | None = None,
-    activation: str | None = None,
-) -> Subject:
-    """A policy, and the environment where it acts: `env_id`, by default what the policy says.
-
-    One of data/policies is trusted with naming a module's environment, as in the studies. A public
-    agent acts in its author's wrappers, unless `env_id` names another environment.
-
-    Args:
-        source, vecnormalize, activation: as `quantize_table` takes them.
-
-    Raises:
-        QuarlError: the policy cannot be read, does not fit the environment (`check_fits`), or no
-            environment is known, or only by its file, of a module whose code would run.
-    """
-    net = load_policy(source, env_id=env_id, vecnormalize=vecnormalize, activation=activation)
-    text, make = str(source), None
-    if env_id is None and text.startswith(PUBLIC) and not Path(text).exists():
-        make = public_agents()[text.removeprefix(PUBLIC)].make
-    trusted = Path(os.path.abspath(source)).parent == TrainedPolicies().root
-    env_id = env_id or (net.spec.env_id if trusted else named_by_file(net.spec.env_id))
-    if env_id is None:
-        raise QuarlError(f"'{source}' does not say where it acts: name it (--env, env_id=)")
-    check_fits(net, env_id, make)
-    return Subject(Path(text).stem, net.spec.algo, env_id, net, make)

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from quarl_nb.choice import of_present_policies, one_of_each_cell
 from quarl_nb.errors import QuarlError, check_choice
 from quarl_nb.locks import locked
 from quarl_nb.paths import entries, project_root
+from quarl_nb.shown_records import of_present_policies, one_of_each_cell
 from quarl_nb.study import Cell, canonical_json
 from quarl_nb.writing import make_writable, sweep, write_atomically
 

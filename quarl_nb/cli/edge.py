@@ -42,10 +42,10 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
 def export_command(options: argparse.Namespace) -> int:
     """Write a folder that runs a policy on a board: ONNX, plain C and a benchmark."""
     from quarl_nb.edge.export import check_exportable, export_policy
-    from quarl_nb.quantize import load_acting
     from quarl_nb.rl.fits import check_fits
     from quarl_nb.rl.observations import CALIBRATION_STEPS, collect_observations
     from quarl_nb.rl.policies import load_policy
+    from quarl_nb.studies.policies import load_acting
 
     source = policy_source(options.policy)
     with folder_to_fill(options.to):  # or it would be told after calibration

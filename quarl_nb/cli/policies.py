@@ -70,9 +70,9 @@ def evaluate_command(options: argparse.Namespace) -> int:
     """Run a policy for some episodes, in any precision (simulated)."""
     from quarl_nb.inference import fast_policy
     from quarl_nb.quant import parse_precision
-    from quarl_nb.quantize import load_acting
     from quarl_nb.rl.evaluate import evaluate
     from quarl_nb.rl.ptq import quantize_policy
+    from quarl_nb.studies.policies import load_acting
 
     precision = parse_precision(options.precision, options.ranges)
     check_episode_seeds(options.seed, options.episodes)

@@ -16,8 +16,8 @@ import torch
 from quarl_nb.errors import QuarlError, brief, check_counts, check_seeds, users_own
 from quarl_nb.rl.atari import is_atari
 from quarl_nb.rl.envs import close, factory_for, make_vec, reset_slots
-from quarl_nb.rl.exploration import RandomActions, random_actions_of
 from quarl_nb.rl.fits import check_acting
+from quarl_nb.rl.random_actions import RandomActions, random_actions_of
 
 logger = logging.getLogger(__name__)
 
@@ -96,7 +96,7 @@ def evaluate(
         make: factory of one environment, in place of the one that `env_id` names.
         random_actions: share of the (discrete) actions that are drawn instead, for each episode
             by its own seed (default: what the policy's head needs in `env_id`, see
-            `quarl_nb.rl.exploration`).
+            `quarl_nb.rl.random_actions`).
 
     Raises:
         QuarlError: a seed that environments do not take, no episode, `n_envs` below 1; no such

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,9 +12,11 @@ import gymnasium as gym
 
 from quarl_nb.errors import QuarlError, check_choice
 from quarl_nb.paths import entries, policies_folder
-from quarl_nb.rl.exploration import random_actions_of
+from quarl_nb.rl.envs import named_by_file
+from quarl_nb.rl.fits import check_fits
 from quarl_nb.rl.policies import DESCRIPTION, PolicyNet, load_digest, load_policy, load_spec
 from quarl_nb.rl.public.agents import KNOWN, PublicAgent, load_agent, public_agents
+from quarl_nb.rl.random_actions import random_actions_of
 from quarl_nb.rl.recipes import recipes
 
 PUBLIC = "public/"
@@ -147,3 +150,34 @@ def select(source: PolicySource, wanted: Sequence[str]) -> list[str]:
     for name in wanted:
         source.describe(name)
     return list(wanted)
+
+
+def load_acting(
+    source: str | Path,
+    env_id: str | None = None,
+    vecnormalize: str | Path | None = None,
+    activation: str | None = None,
+) -> Subject:
+    """A policy, and the environment where it acts: `env_id`, by default what the policy says.
+
+    One of data/policies is trusted with naming a module's environment, as in the studies. A public
+    agent acts in its author's wrappers, unless `env_id` names another environment.
+
+    Args:
+        source: an SB3 zip, a policy folder, or `hub:sb3/ppo-CartPole-v1`.
+        vecnormalize, activation: of an SB3 zip, where they do not lie in it or beside it.
+
+    Raises:
+        QuarlError: the policy cannot be read, does not fit the environment (`check_fits`), or no
+            environment is known, or only by its file, of a module whose code would run.
+    """
+    net = load_policy(source, env_id=env_id, vecnormalize=vecnormalize, activation=activation)
+    text, make = str(source), None
+    if env_id is None and text.startswith(PUBLIC) and not Path(text).exists():
+        make = public_agents()[text.removeprefix(PUBLIC)].make
+    trusted = Path(os.path.abspath(source)).parent == TrainedPolicies().root
+    env_id = env_id or (net.spec.env_id if trusted else named_by_file(net.spec.env_id))
+    if env_id is None:
+        raise QuarlError(f"'{source}' does not say where it acts: name it (--env, env_id=)")
+    check_fits(net, env_id, make)
+    return Subject(Path(text).stem, net.spec.algo, env_id, net, make)

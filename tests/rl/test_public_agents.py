@@ -20,7 +20,6 @@ from torch.nn import functional as F
 
 from quarl_nb.cli import main
 from quarl_nb.errors import QuarlError
-from quarl_nb.quantize import load_acting
 from quarl_nb.rl.evaluate import evaluate
 from quarl_nb.rl.policies import load_policy
 from quarl_nb.rl.public.agents import (
@@ -39,6 +38,7 @@ from quarl_nb.rl.public.envs import (
     make_openai_pong,
 )
 from quarl_nb.rl.untrained import PUBLIC_ENVS, default_env_ids
+from quarl_nb.studies.policies import load_acting
 
 
 def _names() -> list[str]:

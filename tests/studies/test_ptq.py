@@ -149,7 +149,7 @@ def test_a_policy_of_ones_own_plays_as_many_episodes_as_the_suites(monkeypatch):
     ({"first_seed": 1.0}, "seed must be a whole number, not 1.0"),
 ])  # fmt: skip
 def test_a_wrong_option_is_told_before_the_policy_is_loaded(monkeypatch, options, message):
-    monkeypatch.setattr("quarl_nb.quantize.load_policy", None)
+    monkeypatch.setattr("quarl_nb.studies.policies.load_policy", None)
     with pytest.raises(QuarlError, match=message):
         quantize_table("data/policies/ppo-CartPole-v1", **options)
 

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from quarl_nb.choice import of_present_policies, one_of_each_cell
 from quarl_nb.rl.policies import load_digest, save_policy
+from quarl_nb.shown_records import of_present_policies, one_of_each_cell
 from quarl_nb.studies import weights_of
 
 

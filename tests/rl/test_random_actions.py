@@ -6,7 +6,7 @@ import pytest
 
 from quarl_nb.errors import QuarlError
 from quarl_nb.rl.evaluate import evaluate
-from quarl_nb.rl.exploration import RandomActions, random_actions_of
+from quarl_nb.rl.random_actions import RandomActions, random_actions_of
 from quarl_nb.rl.spec import Head
 
 
