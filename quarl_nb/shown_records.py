@@ -13,9 +13,9 @@ Record = Mapping[str, Any]
 def of_present_policies(
     records: Sequence[Record], weights_of: Callable[[str], str | None] | None
 ) -> list[Record]:
-    """Without those of weights that lay under a policy's name before, if today's have records too.
+    """Without records of an older policy of the same name, where today's policy has records too.
 
-    Of one's own policies alone, whose records tell the weights: the suite's are measured anew.
+    Users' own policies alone are told apart so: only their records hold a digest of the weights.
 
     Args:
         weights_of: name -> SHA-256 of the weights that lie there, None where none do; None: not

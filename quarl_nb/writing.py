@@ -30,7 +30,7 @@ def make_writable(folder: Path) -> None:
 
 
 def make_file_writable(path: Path) -> None:
-    """As `make_writable` of its folder, or of that of the file that a link points to.
+    """Make the folder of a file (of a link: of its target), and try to write the file there.
 
     Raises:
         QuarlError: as there; its name is too long, or it is a folder, device or pipe.

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -78,20 +79,27 @@ def make_algorithm(
         hidden = dict(pi=hidden, qf=[critic_width] * 3)
     network = dict(net_arch=hidden, optimizer_kwargs=dict(fused=fused))
     env = make_env(env_id)
-    try:
-        if obs_of(env.observation_space).image:
-            own = f"{kind.__name__}('CnnPolicy', ...) of your own"
-            raise QuarlError(
-                f"{env_id} shows images, and these networks take vectors: hand a {own} to ActorQ"
-            )
+    if obs_of(env.observation_space).image:
+        own = f"{kind.__name__}('CnnPolicy', ...) of your own"
+        raise QuarlError(
+            f"{env_id} shows images, and these networks take vectors: hand a {own} to ActorQ"
+        )
+    with _made(f"{algo} of width {width}", f"{algo} cannot act in {env_id}"):
         return kind(
             policy, env, policy_kwargs=network, seed=int(seed), device=device, **options
         )  # type: ignore[call-arg]  # SB3's base class has other parameters than its algorithms
+
+
+@contextmanager
+def _made(what: str, misfit: str) -> Iterator[None]:
+    """What SB3 and torch refuse, in a line."""
+    try:
+        yield
     except AssertionError as error:  # SB3: the action space is not supported
-        raise QuarlError(f"{algo} cannot act in {env_id}: {error}".partition("\n")[0]) from error
+        raise QuarlError(f"{misfit}: {error}".partition("\n")[0]) from error
     # torch: larger than memory, or int64; an option of its optimizers that is out of range
     except (RuntimeError, TypeError, MemoryError, ValueError) as error:
-        raise QuarlError(f"{algo} of width {width} cannot be made: {one_line(error)}") from error
+        raise QuarlError(f"{what} cannot be made: {one_line(error)}") from error
 
 
 def warmed_up(peak: float) -> Callable[[float], float]:

@@ -151,8 +151,8 @@ class Learner(Timed):
         """From where the algorithm is now, with room for messages, batches and the warm-up."""
         algorithm, settings = self.algorithm, self.settings
         ratio = settings.samples_per_insert
-        # What pulls make shorter than the default leaves it as it is: serial runs are to stay what
-        # they were.
+        # Messages that pulls make shorter than the default do not narrow the tolerance, so that
+        # what a serial run learns does not depend on them.
         asked = min(settings.transitions_per_message, Settings.transitions_per_message)
         longest = max(asked, settings.message_transitions)
         insert = longest * settings.n_actors

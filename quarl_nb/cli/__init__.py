@@ -16,8 +16,9 @@ from quarl_nb.cli import actorq, edge, policies, studies
 from quarl_nb.errors import INTERRUPTED, QuarlError
 from quarl_nb.writing import abandon
 
-# Of the others, nothing is left when they are interrupted; actorq, which hears Ctrl-C itself once
-# it trains, says what it saves.
+# Commands that keep what they finished before they were interrupted, and go on from there. The
+# others leave nothing, but for actorq, which hears Ctrl-C itself once it trains and says what it
+# saves.
 GO_ON = (studies.run_command, studies.render_command, studies.reproduce_command,
          policies.train_command)  # fmt: skip
 

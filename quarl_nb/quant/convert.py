@@ -44,7 +44,7 @@ def check_no_matrix(name: str, layer: nn.Module, allowed: Iterable[type[nn.Modul
     """Raise a QuarlError if a layer that would stay float32 has a matrix of its own.
 
     Args:
-        allowed: the kinds of layer that do not stay so, for the error.
+        allowed: the kinds of layer that can be quantized, which the error names.
     """
     if isinstance(layer, nn.LayerNorm):  # whose weights, of any shape, scale element by element
         return

@@ -134,7 +134,7 @@ def percentile_interval(value: float, draws: Floats, confidence: float = 0.95) -
 
 @cache  # SciPy takes its time for a quantile, and few n come again and again
 def expanded(n: int, confidence: float = 0.95) -> float:
-    """Of which level a percentile interval over redraws of `n` values must be to hold `confidence`.
+    """The nominal level at which a percentile bootstrap interval of `n` values covers `confidence`.
 
     Redrawn means have normal tails, and the spread of n values divided by n, where Student's t has
     longer ones and n - 1: of five normal runs 95 % would hold the truth in 85 % of cases. The

@@ -25,6 +25,7 @@ from quarl_nb.report.style import (
     interval_errors,
     new_figure,
 )
+from quarl_nb.report.texts import counted
 
 DODGE = 1.1  # between lines that share a width, whose error bars else hide each other
 # What the figure's columns, lines and axes show; the rest of the setting makes its rows.
@@ -88,8 +89,7 @@ def _lines(ax: Axes, rows: pd.DataFrame, colors: Mapping[int, str]) -> None:
             line["width"] * apart, line["measured"], yerr=np.nan_to_num(errors), elinewidth=0.7,
             color=colors.get(n_actors, GREY), ls="-" if envs == 1 else "--",
             marker="o" if envs == 1 else "s", mfc=None if envs == 1 else "none",
-            label=f"{n_actors} actor{'' if n_actors == 1 else 's'}, "
-                  f"{envs} environment{'' if envs == 1 else 's'} each",
+            label=f"{counted(n_actors, 'actor')}, {counted(envs, 'environment')} each",
         )  # fmt: skip
     ax.axhline(1, color=GREY, lw=0.6, ls=":", zorder=0)
 

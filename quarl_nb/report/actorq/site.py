@@ -98,7 +98,9 @@ def drawings_of(frames: Mapping[str, pd.DataFrame]) -> dict[str, Drawing]:
     Args:
         frames: the records of every one of `STUDIES`.
     """
-    speed, stale, runtime, scaled, variants, latency, _ = (frames[name] for name in STUDIES)
+    speed, stale, runtime, scaled, variants, latency = (frames[name] for name in (
+        "actorq", "actorq_staleness", "actorq_runtime", "actorq_scaling", "actorq_variants",
+        "inference"))  # fmt: skip
     trained = pd.concat([speed, runtime, scaled], ignore_index=True)
     return {
         "figure1_actorq": Drawing(speed, lambda: curve_figures.convergence(speed, "time")),

@@ -67,8 +67,10 @@ def weighted_sum(weights: Sequence[float], parts: Sequence[Interval]) -> Interva
 
 
 def success_rows(records: pd.DataFrame) -> pd.DataFrame:
-    """One row a policy, precision and method; trainings with quantization (seeds) have the interval
-    of how they differ, not of their episodes, which are the same ones: two have none.
+    """One row a policy, precision and method.
+
+    Where a policy was trained with several seeds (with quantization), the interval is over the
+    seeds, which all fly the same episodes; two seeds have none.
 
     Args:
         records: those of the study `navigation`; others are left out.

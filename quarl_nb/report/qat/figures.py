@@ -24,6 +24,7 @@ from quarl_nb.report.style import (
     one_field,
     panel_grid,
 )
+from quarl_nb.report.texts import counted
 
 STAR_AT, FP32_AT = 9.0, 10.0  # to the right of the widths that were trained with
 KNEE = (4.9, 6.1)  # "until 5/6-bit quantization": between 5 and 6 bits
@@ -75,7 +76,7 @@ def _seeds_told(rows: pd.DataFrame) -> str:
     """ "5 seeds", or "5 seeds (learned steps: 3)" where these have others."""
     learned = rows["method"] == "lsq"
     most = rows["seeds"][~learned].max()
-    told = "1 seed" if most == 1 else f"{most} seeds"
+    told = counted(most, "seed")
     fewer = {*rows["seeds"][learned]} - {most}
     return told + (f" (learned steps: {min(fewer)})" if fewer else "")
 
