@@ -68,6 +68,12 @@ def test_simulated_activations_stay_in_torch_and_never_enter_a_payload(make_poli
                 build_payload(simulated, "fp32", runtime=runtime)
 
 
+def test_a_hook_on_what_leaves_a_layer_stays_in_torch_too(make_policy):
+    net = make_policy((4,), *BODY)
+    net.layers[0].register_forward_hook(lambda layer, args, output: output.round())
+    assert fast_policy(net) is net
+
+
 def test_a_recurrent_policy_stays_in_torch(make_policy):
     cell = ("gru_cell", {"input_size": 4, "hidden_size": 8})
     net = make_policy((4,), cell, ("linear", {"in_features": 8, "out_features": 2}))

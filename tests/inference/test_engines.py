@@ -5,11 +5,13 @@ import sys
 from dataclasses import replace
 
 import numpy as np
+import onnxruntime
 import pytest
 import torch
 
 from quarl_nb.errors import QuarlError
 from quarl_nb.inference import build_payload, make_payload, open_engine
+from quarl_nb.inference.onnx import session_options
 from quarl_nb.inference.payload import decode, encode
 from quarl_nb.quant import parse_precision, quantize_module, weight_bytes
 from quarl_nb.rl.layers import ACTIVATIONS
@@ -54,6 +56,14 @@ LAYERS = {
     "convolutions": ((3, 9, 8), conv(3, 4, 3, padding=1, bias=False), ("batch_norm2d",
                      {"num_features": 4}), "elu", conv(4, 6, 3, stride=2, dilation=2, groups=2),
                      "relu", "flatten", linear(6 * 3 * 2, 3)),
+    "unequal sides": ((3, 9, 8), conv(3, 4, (3, 2), stride=(2, 1), padding=(1, 0), dilation=(1, 3)),
+                      "flatten", linear(4 * 5 * 5, 3)),
+    "a batch norm's own epsilon": ((2, 3, 3), ("batch_norm2d", {"num_features": 2, "eps": 0.5}),
+                                   "flatten"),
+    "a normalization's own epsilon": ((6,), ("normalize", {"shape": [6], "epsilon": 0.5,
+                                                           "clip": 9.0}), "identity"),
+    "steep": ((6,), ("elu", {"alpha": 0.3}), linear(6, 6), ("leaky_relu", {"negative_slope": 0.4})),
+    "gelu by tanh": ((6,), ("gelu", {"approximate": "tanh"})),
 }  # fmt: skip
 
 
@@ -72,6 +82,22 @@ def test_normalization_keeps_what_float32_would_lose(make_policy):
     net.layers[0].var.fill_(1.0)
     obs = np.array([[1e9 + 1.25], [1e9 - 99.0]])
     assert open_engine(build_payload(net, "fp32")).run(obs).tolist() == [[1.25], [-9.0]]
+
+
+@pytest.mark.parametrize("runtime", ["onnxruntime", "torch"])
+def test_bytes_are_divided_by_what_the_policy_says(make_policy, runtime):
+    net = make_policy((2,), ("divide", {"by": 64.0}), "identity")
+    engine = open_engine(build_payload(net, "fp32", runtime=runtime))
+    assert engine.run(np.array([[64, 16]], np.uint8)).tolist() == [[1.0, 0.25]]
+
+
+@pytest.mark.parametrize("precision", ["fp16", "bf16"])
+def test_normalization_is_in_full_precision_whatever_follows(make_policy, precision):
+    net = make_policy((1,), ("normalize", {"shape": [1], "epsilon": 0.0, "clip": 9.0}), "identity")
+    net.layers[0].mean.fill_(1000.5)
+    net.layers[0].var.fill_(1.0)
+    engine = open_engine(build_payload(net, precision, runtime="torch"))
+    assert engine.run(np.array([[1001.75]])).tolist() == [[1.25]]
 
 
 def test_torch_fp32_is_the_policy_bit_for_bit():
@@ -170,8 +196,9 @@ def test_wrong_observations_are_refused(runtime):
     with pytest.raises(QuarlError, match=r"got \[0, 67\]"):
         vectors.run(normal(0, 67))
     frames = open_engine(build_payload(random_policy("nature-cnn", 0), "fp32", runtime=runtime))
-    with pytest.raises(QuarlError, match="frames of uint8, got float32"):
-        frames.run(normal(1, 4, 84, 84))
+    for dtype in ("float32", "float64", "int64", "int8"):
+        with pytest.raises(QuarlError, match=f"frames of uint8, got {dtype}"):
+            frames.run(np.zeros((1, 4, 84, 84), dtype))
 
 
 @pytest.mark.parametrize("runtime", ["onnxruntime", "torch"])
@@ -193,7 +220,8 @@ def test_layers_that_change_nothing_give_the_observation(make_policy, runtime):
                                                 ("torch", "fp32")])  # fmt: skip
 def test_outputs_stay_as_they_are_whatever_runs_afterwards(runtime, precision):
     payload = build_payload(random_policy("8x1", 0), precision, runtime=runtime)
-    engine, batches = open_engine(payload), [normal(n, 67) for n in (1, 1, 4, 1, 4, 4)]
+    engine, sizes = open_engine(payload), (1, 1, 1, 4, 1, 4, 4, 4)
+    batches = [normal(n, 67) + i for i, n in enumerate(sizes)]
     outputs = [engine.run(obs) for obs in batches]
     for obs, got in zip(batches, outputs, strict=True):
         np.testing.assert_array_equal(got, open_engine(payload).run(obs))
@@ -202,6 +230,7 @@ def test_outputs_stay_as_they_are_whatever_runs_afterwards(runtime, precision):
 FRAMES = np.zeros((2, 3, 9, 9), np.float32)
 BYTES = FRAMES.astype(np.uint8)
 GRU = ("gru_cell", {"input_size": 4, "hidden_size": 4})
+FLAT = ("flatten", linear(243, 2))
 TANH_CNN = ((3, 9, 9), conv(3, 4, 3), "tanh", "flatten", linear(196, 2))
 SMALL_CNN = ((3, 9, 9), conv(3, 4, 3), "relu", "flatten", linear(196, 2))
 BYTES_CNN = ((3, 9, 9), ("divide", {"by": 255.0}), *SMALL_CNN[1:])
@@ -210,9 +239,11 @@ BYTES_CNN = ((3, 9, 9), ("divide", {"by": 255.0}), *SMALL_CNN[1:])
 @pytest.mark.parametrize(
     ("layers", "precision", "options", "message"),
     [
-        (((4,), linear(4, 2)), "fp16", {}, "onnxruntime does not compute in fp16 on a CPU; allow"),
+        (((4,), linear(4, 2)), "fp16", {}, "onnxruntime does not compute in fp16 on a CPU; "
+         "allowed: fp32, int8, int4; with runtime torch: fp16, bf16"),
         (((4,), linear(4, 2)), "bf16", {}, "onnxruntime does not compute in bf16"),
-        (((4,), linear(4, 2)), "int8", {"runtime": "torch"}, "torch does not compute in int8"),
+        (((4,), linear(4, 2)), "int8", {"runtime": "torch"}, "torch does not compute in int8 "
+         "on a CPU; allowed: fp32, fp16, bf16; with runtime onnxruntime: int8, int4"),
         (((4,), linear(4, 2)), "affine4", {}, "does not compute in affine4"),
         (((4,), linear(4, 2)), "int9", {}, "unknown precision 'int9'"),
         (((4,), linear(4, 2)), "fp32", {"runtime": "onnxrt"}, "unknown runtime 'onnxrt'; did you"),
@@ -223,6 +254,7 @@ BYTES_CNN = ((3, 9, 9), ("divide", {"by": 255.0}), *SMALL_CNN[1:])
         (SMALL_CNN, "int4", {}, "layer 'layers.0' (conv2d) cannot run in int4"),
         (SMALL_CNN, "int8", {}, "need calibration observations of [3, 9, 9], got none"),
         (SMALL_CNN, "int8", {"calibration": normal(4, 3)}, "got [4, 3]"),
+        (SMALL_CNN, "int8", {"calibration": FRAMES[:0]}, "got [0, 3, 9, 9]"),
         (SMALL_CNN, "int8", {"calibration": FRAMES * np.nan}, "NaN"),
         (BYTES_CNN, "int8", {"calibration": FRAMES}, "must be frames of uint8, got float32"),
         (TANH_CNN, "int8", {"calibration": FRAMES}, "only relu, and rounding to 8 bits at most"),
@@ -230,6 +262,12 @@ BYTES_CNN = ((3, 9, 9), ("divide", {"by": 255.0}), *SMALL_CNN[1:])
           *SMALL_CNN[1:]), "int8", {"calibration": BYTES}, "'layers.1' (batch_norm2d) cannot run"),
         (((3, 9, 9), conv(3, 4, 3, padding="same"), "flatten", linear(324, 2)), "fp32", {},
          "padding must be numbers"),
+        (((3, 9, 9), ("flatten", {"start_dim": 2}), *FLAT), "fp32", {}, "must flatten all but the"),
+        (((3, 9, 9), ("flatten", {"end_dim": 2}), *FLAT), "fp32", {}, "must flatten all but the"),
+        (((3, 9, 9), ("batch_norm2d", {"num_features": 3, "affine": False}), *FLAT), "fp32", {},
+         "it needs weights and running means"),
+        (((3, 9, 9), ("batch_norm2d", {"num_features": 3, "track_running_stats": False}), *FLAT),
+         "fp32", {}, "it needs weights and running means"),
     ],
 )  # fmt: skip
 def test_what_cannot_run_is_one_clear_line(make_policy, layers, precision, options, message):
@@ -251,6 +289,25 @@ def test_weights_that_are_not_finite_are_named(make_policy, runtime, precision, 
     getattr(net.layers[2], tensor).view(-1)[1] = value
     with pytest.raises(QuarlError, match=f"'layers.2.{tensor}' holds NaN or infinite"):
         build_payload(net, precision, runtime=runtime)
+
+
+def test_weights_too_large_for_half_precision_are_named(make_policy):
+    net = make_policy((4,), linear(4, 2))
+    net.layers[0].weight.data[0, 0] = 1e5
+    with pytest.raises(QuarlError, match="no fp16 of this policy: 'layers.0.weight' holds"):
+        build_payload(net, "fp16", runtime="torch")
+    build_payload(net, "bf16", runtime="torch")
+
+
+@pytest.mark.parametrize("precision", ["fp32", "int8", "int4"])
+def test_onnxruntime_has_one_thread_and_exact_products_where_int8_saturates(monkeypatch, precision):
+    monkeypatch.setattr("quarl_nb.inference.onnx.saturates_int8", lambda: True)
+    options = session_options(precision)
+    assert (options.intra_op_num_threads, options.inter_op_num_threads) == (1, 1)
+    if precision == "int8":
+        assert options.get_session_config_entry("session.x64quantprecision") == "1"
+        level = options.graph_optimization_level
+        assert level == onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
 
 
 def test_a_whole_payload_that_onnxruntime_cannot_open_is_one_clear_line():

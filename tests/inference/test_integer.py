@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from quarl_nb.errors import QuarlError
-from quarl_nb.inference import build_payload, open_engine
+from quarl_nb.inference import build_payload, make_payload, open_engine
 from quarl_nb.inference.integer import StaticGraph
 from quarl_nb.inference.weights import (
     check_sums,
@@ -112,6 +112,16 @@ def test_sums_of_images_do_not_saturate(make_policy, payload):
     got = open_engine(payload(net, calibration=frames)).run(frames)
     simulated = quantize_module(net, parse_precision("int8"), lambda m: m(torch.as_tensor(frames)))
     np.testing.assert_allclose(got, reference(simulated, frames), rtol=0.01)
+
+
+@pytest.mark.parametrize("network", ["8x1", "nature-cnn"])
+@pytest.mark.parametrize(("saturates", "dtype"), [(False, "int8"), (True, "uint8")])
+def test_weights_are_unsigned_where_sums_would_saturate(monkeypatch, network, saturates, dtype):
+    monkeypatch.setattr("quarl_nb.inference.export.saturates_int8", lambda: saturates)
+    net = random_policy(network, seed=0)
+    made = make_payload(net, "int8", calibration=random_observations(net, 2, seed=0))
+    weights = [array for name, array in made.tensors.items() if name.endswith(".weight")]
+    assert weights and {array.dtype.name for array in weights} == {dtype}
 
 
 def test_real_int8_acts_on_cartpole_as_its_simulations_do(cartpole):
@@ -244,6 +254,17 @@ def test_biases_are_integers_in_units_of_the_sums():
         quantize_bias(1e9 * bias, scale, weight, "b")
 
 
+def test_large_biases_are_rounded_to_the_nearest_integer():
+    bias, scale = torch.tensor([1.0]), torch.tensor(3 * 2.0**-30)  # 2^30 / 3 = 357,913,941.33
+    assert quantize_bias(bias, scale, torch.ones(1, 1).char(), "b").tolist() == [357_913_941]
+
+
+def test_one_bias_of_several_may_be_too_large():
+    bias, weight = torch.tensor([0.0, 2.0**31]), torch.ones(2, 1).char()
+    with pytest.raises(QuarlError, match="layer 'b': its sums may exceed int32"):
+        quantize_bias(bias, torch.tensor(1.0), weight, "b")
+
+
 @pytest.mark.parametrize("sign", [-1, 1])
 def test_biases_leave_room_for_the_products_that_are_added(sign):
     most, scale = 2**31 - 1 - 255 * (127 * 64 + 3), torch.tensor(1.0)
@@ -347,6 +368,13 @@ def test_a_bias_too_large_for_its_weights_leaves_the_other_outputs_alone(
     np.testing.assert_array_equal(got[:, [0, 2]], before[:, [0, 2]])
 
 
+def test_a_bias_too_large_for_its_weights_runs_on_small_activations_too(make_policy, payload):
+    net, frames = small_cnn(make_policy)
+    net.layers[-1].bias.data[1] = 1e9
+    got = open_engine(payload(net, calibration=frames / 100)).run(frames / 100)
+    np.testing.assert_allclose(got[:, 1], reference(net, frames / 100)[:, 1], rtol=1e-6)
+
+
 def test_the_smallest_scale_makes_the_bias_half_of_int32():
     bias, input_scale = torch.tensor([1.0, -3.0, 0.0]), torch.tensor(2.0**-20)
     assert least_scale(bias, input_scale)[:2].tolist() == [2.0**-10, 3 * 2.0**-10]
@@ -402,3 +430,14 @@ def test_only_the_first_layer_divides_frames_of_uint8(make_policy, payload, firs
     # Sums round alike but for values between two levels.
     assert np.median(np.abs(got - expected)) < 1e-3 * np.ptp(expected)
     assert np.abs(got - expected).max() < 0.02 * np.ptp(expected)
+
+
+def test_frames_are_divided_by_what_the_policy_says(make_policy, payload):
+    convolution = ("conv2d", {"in_channels": 2, "out_channels": 4, "kernel_size": 3})
+    last = ("linear", {"in_features": 16, "out_features": 3})
+    layers = (("divide", {"by": 64.0}), convolution, "relu", "flatten", last)
+    net = make_policy((2, 4, 4), *layers)
+    frames = np.random.default_rng(0).integers(0, 256, (50, 2, 4, 4), dtype=np.uint8)
+    got = open_engine(payload(net, calibration=frames)).run(frames)
+    expected = reference(net, frames)
+    assert np.abs(got - expected).max() < 0.03 * np.ptp(expected)

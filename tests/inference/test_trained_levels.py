@@ -46,6 +46,15 @@ def test_fp32_rounds_to_the_levels_as_the_policy_does(make_policy, set_levels, b
     np.testing.assert_allclose(got, reference(net, obs), rtol=1e-5, atol=1e-5)
 
 
+def test_fp32_rounds_halves_to_even_before_the_zero_point(make_policy):
+    net = make_policy((4,), levels(4))
+    net.layers[0].zero_point.fill_(1)
+    net.layers[0].scale.fill_(1.0)
+    obs = np.array([[0.5, 1.5, 2.5, -0.5]], np.float32)
+    assert reference(net, obs).tolist() == [[0, 2, 2, 0]]
+    assert open_engine(build_payload(net, "fp32")).run(obs).tolist() == [[0, 2, 2, 0]]
+
+
 @pytest.mark.parametrize("precision", ["int8", "int4"])
 def test_vectors_on_levels_run_in_integers(make_policy, set_levels, precision):
     net = make_policy((5,), linear(5, 64), "relu", levels(3), linear(64, 3))
@@ -95,3 +104,14 @@ def test_levels_that_integers_do_not_have_are_one_clear_line(
     with pytest.raises(QuarlError) as caught:
         build_payload(net, "int8", calibration=FRAMES)
     assert message in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_levels_of_frames_have_their_zero_too(make_policy):
+    net = make_policy((2, 8, 8), ("divide", {"by": 255.0}), levels(8), conv(2, 8), "relu",
+                      "flatten", linear(288, 3))  # fmt: skip
+    net.layers[1].scale.fill_(1 / 255)
+    net.layers[1].zero_point.fill_(0)
+    assert open_engine(build_payload(net, "int8", calibration=FRAMES)).run(FRAMES).shape == (60, 3)
+    net.layers[1].zero_point.fill_(5)
+    with pytest.raises(QuarlError, match="its input has other levels"):
+        build_payload(net, "int8", calibration=FRAMES)

@@ -171,6 +171,11 @@ def test_cast_rounds_what_enters_a_layer() -> None:
     assert quantized(x).tolist() == quantized(input=x).tolist() == [[0.0], [0.0]]
 
 
+def test_all_values_of_a_large_weight_have_a_range() -> None:
+    weight = quantize_weight(torch.arange(2.0**19)[None], parse_precision("affine8", "percentile"))
+    assert weight.max().item() == pytest.approx(2.0**19 - 53, rel=1e-6)  # 0.01 % lie above
+
+
 class Recurrent(nn.Module):
     def __init__(self, cell: nn.Module) -> None:
         super().__init__()
@@ -230,6 +235,24 @@ def test_a_state_that_is_never_given_needs_no_range(kind: type, name: str) -> No
     given = quantize_module(net, parse_precision(name), lambda m: m(xs, state))
     for got, expected in zip(quantized(xs), given(xs, state), strict=True):
         torch.testing.assert_close(got, expected, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("name", ["fp16", "int8"])
+def test_a_state_of_none_is_one_that_is_not_given(name: str) -> None:
+    torch.manual_seed(0)
+    net, xs = nn.GRUCell(4, 6), normal(20, 4)
+    quantized = quantize_module(net, parse_precision(name), lambda m: m(xs))
+    expected = quantized(xs)
+    assert torch.equal(quantized(xs, None), expected)
+    assert torch.equal(quantized(xs, hx=None), expected)
+
+
+def test_nothing_is_watched_after_calibration_even_what_it_never_saw() -> None:
+    x, precision = normal(9, 4), parse_precision("int8")
+    quantized = quantize_module(nn.GRUCell(4, 6), precision, lambda m: m(x))
+    before = copy.deepcopy(quantized.state_dict())
+    quantized(x, normal(9, 6))
+    assert all(torch.equal(value, before[key]) for key, value in quantized.state_dict().items())
 
 
 @pytest.mark.parametrize("name", ["fp16", "int8"])
@@ -341,3 +364,6 @@ def test_weight_bytes_by_hand() -> None:
     assert weight_bytes(normalized, parse_precision("fp16")) == (16 + 4) * 2 + (4 + 4) * 4
     conv = cnn()  # weights 72 and 192, biases 4 + 3
     assert weight_bytes(conv, parse_precision("legacy7")) == 72 + 4 * 4 + 192 + 4 + 7 * 4
+    nine = nn.Linear(3, 3, bias=False)  # weights that do not fill their last byte
+    assert weight_bytes(nine, parse_precision("affine3")) == 4 + (4 + 1)
+    assert weight_bytes(nine, parse_precision("legacy4")) == 6 + 4

@@ -69,6 +69,12 @@ def test_default_percentile_clips_6_of_65536_and_nothing_of_4096() -> None:
     assert ends(observer) == [0.0, 4095.0]
 
 
+def test_a_percentile_of_nearly_50_keeps_the_middle() -> None:
+    observer = PercentileObserver(8, percentile=50.000000001)
+    observer(torch.tensor([3.0, 1.0, 4.0, 2.0]))
+    assert ends(observer) == [2.0, 3.0]
+
+
 def test_percentile_ignores_an_outlier() -> None:
     x = torch.cat([normal(100_000), torch.tensor([1000.0])])
     observer = PercentileObserver(8)
@@ -103,6 +109,15 @@ def test_the_sample_is_of_the_smallest_keys_of_all() -> None:
     assert torch.equal(observer._sample(), expected)
     observer(normal(3, 30, seed=1))  # and goes on from there
     assert observer._sample().shape == (3, 50)
+
+
+def test_by_default_a_quarter_of_a_million_values_are_kept() -> None:
+    x = torch.arange(2.0**18 + 1)
+    for observer in (PercentileObserver(8), make_observer("percentile", 8)):
+        observer(x)
+        assert observer._sample().shape == (1, 2**18)
+        observer(x)
+        assert observer._sample().shape == (1, 2**18)
 
 
 def squared_error(x: torch.Tensor, lo: torch.Tensor, hi: torch.Tensor, bits: int) -> float:
@@ -147,6 +162,33 @@ def test_mse_clips_a_one_sided_outlier_and_keeps_the_other_end() -> None:
     assert squared_error(x, *observer.range(), 4) < together
 
 
+def test_mse_clips_all_but_a_hundredth_of_the_range_where_that_is_best() -> None:
+    # Levels -s, 0, s: an error of 99^2 in one value, against 1 in each of 10,000.
+    lo, hi = mse_range(torch.cat([torch.ones(10_000), torch.tensor([100.0])])[None], 2, True)
+    assert (lo.item(), hi.item()) == (0.0, 1.0)
+
+
+@pytest.mark.parametrize("sign", [-1, 1])
+def test_mse_shrinks_both_ends_and_then_each_from_there(sign: int) -> None:
+    x = sign * torch.cat([normal(2000), torch.tensor([-4.0, 300.0])])
+    best_lo, best_hi = x.min(), x.max()
+    for shrink_lo, shrink_hi in ((1, 1), (1, 0), (0, 1)):
+        ranges = [
+            (best_lo * (r if shrink_lo else 1), best_hi * (r if shrink_hi else 1))
+            for r in torch.arange(1, 101) / 100
+        ]
+        best_lo, best_hi = min(ranges, key=lambda ends: squared_error(x, *ends, 3))
+    lo, hi = mse_range(x[None], 3, symmetric=False)
+    assert (lo.item(), hi.item()) == pytest.approx((best_lo.item(), best_hi.item()), rel=1e-6)
+
+
+@pytest.mark.parametrize("sign", [-1, 1])
+def test_mse_of_values_of_one_sign_begins_at_zero(sign: int) -> None:
+    lo, hi = (sign * end for end in mse_range(sign * (normal(2, 300).abs() + 1), 4, False))
+    zero, far = (lo, hi) if sign > 0 else (hi, lo)
+    assert zero.tolist() == [0.0, 0.0] and (far > 1).all()
+
+
 def test_mse_channels_are_independent() -> None:
     rows = torch.stack([normal(200), 100 * normal(200, seed=1), torch.zeros(200)])
     lo, hi = mse_range(rows, 4, symmetric=False)
@@ -172,8 +214,12 @@ def test_bad_values_are_refused(name: str) -> None:
 def test_names_and_percentiles_are_checked() -> None:
     with pytest.raises(QuarlError, match="did you mean 'minmax'"):
         make_observer("minmx", 8)
-    with pytest.raises(QuarlError, match="50 to 100"):
-        PercentileObserver(8, percentile=0.9999)
+    for percentile in (0.9999, 50.0, 100.0001):
+        with pytest.raises(QuarlError, match="50 to 100"):
+            PercentileObserver(8, percentile=percentile)
+    observer = PercentileObserver(8, percentile=100.0)
+    observer(torch.arange(4.0))
+    assert ends(observer) == [0.0, 3.0]
 
 
 def test_state_survives_a_checkpoint() -> None:
