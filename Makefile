@@ -16,7 +16,7 @@ help:
 	@echo "make test       set up, lint, run the fast tests"
 	@echo "make test-slow  the tests that take minutes: public agents, D4PG, Ray on two nodes, memory, kills"
 	@echo "make lab        open the notebooks in JupyterLab"
-	@echo "make bench      run the benchmarks: ratios against named peers"
+	@echo "make bench      run the benchmarks: ratios against named peers, kept in data/bench"
 	@echo "make lint       ruff and mypy"
 
 reproduce: .venv/.installed
@@ -31,10 +31,9 @@ test-slow: .venv/.installed
 lab: .venv/.installed
 	$(BIN)/jupyter lab notebooks
 
+# make bench BENCH="train inference" runs these two.
 bench: .venv/.installed
-	failed=; for file in tests/bench/bench_*.py; do \
-		OMP_NUM_THREADS=2 $(BIN)/python $$file || failed="$$failed $$file"; \
-	done; test -z "$$failed" || { echo "failed:$$failed"; exit 1; }
+	OMP_NUM_THREADS=2 $(BIN)/python tests/bench/run.py $(BENCH)
 
 lint: .venv/.installed
 	$(BIN)/ruff check quarl_nb tests

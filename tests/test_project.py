@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -116,17 +117,25 @@ def test_all_names_every_extra():
     assert Requirement(everything).extras == set(extras) - {"all"}
 
 
-@pytest.mark.parametrize("failing", ["bench_actorq", "bench_train_reward", "none"])
-def test_every_benchmark_runs_and_one_that_fails_is_told(tmp_path, failing):
-    python = tmp_path / "python"
-    python.write_text(f'#!/bin/sh\necho "ran $1"\ncase $1 in */{failing}.py) exit 3;; esac\n')
-    python.chmod(0o755)
-    command = ["make", "-o", ".venv/.installed", f"BIN={tmp_path}", "bench"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    there = sorted((ROOT / "tests" / "bench").glob("bench_*.py"))
-    assert done.stdout.count("ran tests/bench/bench_") == len(there)
-    assert (done.returncode == 0) == (failing == "none")
-    assert (f"failed: tests/bench/{failing}.py\n" in done.stdout) == (done.returncode != 0)
+def test_every_benchmark_runs_its_lines_are_kept_and_one_that_fails_is_told(tmp_path):
+    benches, kept = tmp_path / "tests" / "bench", tmp_path / "data" / "bench"
+    benches.mkdir(parents=True)
+    shutil.copy(ROOT / "tests" / "bench" / "run.py", benches)
+    (benches / "bench_a.py").write_text("print('half')\nraise SystemExit(3)")
+    (benches / "bench_b.py").write_text("print('a ratio of 2x')")
+    (tmp_path / "data" / "paper").mkdir(parents=True)  # marks a project
+    for names, status, lines in (((), 1, 2), (("b",), 0, 1), (("c",), 2, 0)):
+        command = [sys.executable, str(benches / "run.py"), *names]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+        assert done.returncode == status, done.stderr
+        assert ("half" in done.stdout) + ("a ratio of 2x" in done.stdout) == lines
+        assert ("failed: bench_a.py" in done.stdout) == (status == 1)
+        for file in kept.glob("*"):
+            provenance, _, printed = file.read_text().partition("\n}\n")
+            assert '"git_commit"' in provenance and "a ratio of 2x\n" in printed
+            assert re.findall(r"^\d+ s, exit status (\d)$", printed, re.M) == (
+                ["3", "0"] if status == 1 else ["0"])  # fmt: skip
+            file.unlink()
 
 
 def tracked_files() -> list[Path]:
