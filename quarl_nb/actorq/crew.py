@@ -75,8 +75,8 @@ class Crew(ABC, Generic[M]):
                 if not run.finished and (member.name == QUANTIZER or learner.can_receive()):
                     self._take(member)
             if can_update:
-                self.cores.share()
-                run.update()
+                with self.cores.shared():
+                    run.update()
                 self._publish_if_due()
         run.catch_up()
 

@@ -148,7 +148,7 @@ def bench_cores() -> None:
             for shared in (True, False):
                 model = make_algorithm("dqn", "CartPole-v1", width, seed, learning_starts=500)
                 actorq = ActorQ(model, n_actors=2, samples_per_insert=1, seed=seed)
-                with nullcontext() if shared else patch.object(SharedCores, "share"):
+                with nullcontext() if shared else patch.object(SharedCores, "shared", nullcontext):
                     result = actorq.learn(steps, progress_bar=False)
                 rates.append(result.steps / result.wall_s)
             ratios.append(rates[0] / rates[1])
