@@ -22,9 +22,9 @@ class SharedCores:
 
     A thread that waits for its core holds up all others at every operation: beside one busy core of
     two (Zen 3), an update of DQN 64 wide takes 15 ms with two threads and 3 ms with one, 2048 wide
-    476 ms and 290; with no core busy, because actors wait, the latter takes 152 ms with two. Where
-    others use the cores, too (two of a cloud's, Zen 5), one 256 wide took 1 ms with one thread and
-    2 to 50 with two, and actors that waited for those seemed to leave it their cores.
+    476 ms and 290; with no core busy, because actors wait, the latter takes 152 ms with two. Beside
+    somebody else's busy core (Zen 5) an update 256 wide takes 1 ms with one thread and 2 to 50 with
+    two, and actors that wait for those seem to leave it their cores.
     """
 
     def __init__(self, n_actors: int) -> None:
