@@ -51,8 +51,7 @@ def held_alone(lock: Path, refusal: str) -> Iterator[None]:
     except OSError as error:
         raise QuarlError(f"cannot write to '{lock.parent}': {error.strerror}") from error
     with opened:
-        # Without a name in its folder it is one that its last holder has just removed.
-        if not (_take(opened) and os.fstat(opened.fileno()).st_nlink):
+        if not _take(opened) or _removed(opened):
             raise QuarlError(refusal)
         try:
             yield
@@ -88,6 +87,13 @@ def _take(opened: int | IO) -> bool:
     except OSError:  # no locks here
         pass
     return True
+
+
+def _removed(opened: IO) -> bool:
+    """Whether its last holder has just removed the file, so that the next opens another."""
+    with suppress(OSError):
+        return os.fstat(opened.fileno()).st_nlink == 0
+    return False
 
 
 def _wait(opened: int | IO) -> None:

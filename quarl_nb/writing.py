@@ -33,7 +33,7 @@ def make_file_writable(path: Path) -> None:
     """Make the folder of a file (of a link: of its target), and try to write the file there.
 
     Raises:
-        QuarlError: as there; its name is too long, or it is a folder, device or pipe.
+        QuarlError: as `make_writable`; its name is too long, or it is a folder, device or pipe.
     """
     make_writable(Path(os.path.realpath(path)).parent)
     if path.is_dir():

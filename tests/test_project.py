@@ -124,13 +124,18 @@ def test_every_benchmark_runs_its_lines_are_kept_and_one_that_fails_is_told(tmp_
     (benches / "bench_a.py").write_text("print('half')\nraise SystemExit(3)")
     (benches / "bench_b.py").write_text("print('a ratio of 2x')")
     (tmp_path / "data" / "paper").mkdir(parents=True)  # marks a project
+    dry = ["make", "-n", "-o", ".venv/.installed", "bench", "BENCH=train inference"]
+    shown = subprocess.run(dry, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert shown.endswith(".venv/bin/python tests/bench/run.py train inference\n")
     for names, status, lines in (((), 1, 2), (("b",), 0, 1), (("c",), 2, 0)):
         command = [sys.executable, str(benches / "run.py"), *names]
         done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
         assert done.returncode == status, done.stderr
         assert ("half" in done.stdout) + ("a ratio of 2x" in done.stdout) == lines
         assert ("failed: bench_a.py" in done.stdout) == (status == 1)
-        for file in kept.glob("*"):
+        files = [*kept.glob("*")]
+        assert len(files) == (status != 2)
+        for file in files:
             provenance, _, printed = file.read_text().partition("\n}\n")
             assert '"git_commit"' in provenance and "a ratio of 2x\n" in printed
             assert re.findall(r"^\d+ s, exit status (\d)$", printed, re.M) == (

@@ -30,7 +30,8 @@ class SharedCores:
     def __init__(self, n_actors: int) -> None:
         self.threads = torch.get_num_threads()
         self.busy = [1.0] * n_actors  # share of its time that each actor did not wait
-        self.recent: dict[int, deque[float]] = defaultdict(lambda: deque(maxlen=RECENT))
+        # Seconds of updates, on several threads or one.
+        self.recent: dict[bool, deque[float]] = defaultdict(lambda: deque(maxlen=RECENT))
         self.updates_s = self.trials_s = 0.0
         self.since_trial = 0  # updates
 
@@ -53,7 +54,7 @@ class SharedCores:
         yield
         seconds = time.perf_counter() - started
         if self.updates_s:  # the first one warms up
-            self.recent[threads].append(seconds)
+            self.recent[threads > 1].append(seconds)
         self.updates_s += seconds
         if trial:
             self.since_trial = 0
@@ -74,7 +75,8 @@ class SharedCores:
 
     def _update_s(self, threads: int) -> float:
         """Of late; 0 until there were a few, so that they are tried first."""
-        return median(self.recent[threads]) if len(self.recent[threads]) >= FEW else 0.0
+        seconds = self.recent[threads > 1]
+        return median(seconds) if len(seconds) >= FEW else 0.0
 
     def release(self) -> None:
         """Set torch's threads to what they were."""

@@ -25,7 +25,7 @@ TOPICS = {
     "ptq": "Post-training quantization (01, 02, 04)",
     "qat": "Quantization-aware training (03)",
     "mixed_precision": "Half-precision training (05)",
-    "actorq": "ActorQ: speed-up, convergence, carbon (06, 09)",
+    "actorq": "ActorQ: speed-up, convergence, memory, carbon (06, 09)",
     "actorq_variants": "ActorQ: other quantizers, noise, algorithms (06)",
     "actorq_staleness": "ActorQ: staleness (07)",
     "actorq_runtime": "ActorQ: what actors and messages cost (08)",
@@ -52,7 +52,8 @@ def scoreboard(found: pd.DataFrame) -> str:
                    right=VERDICTS)  # fmt: skip
     told = [[f"“{row['sentence']}”", _source(row), f"**{row['verdict']}**",
              shorten(row["measured"], MEASURED_CHARACTERS, placeholder=" ...")]
-            for _, row in found.iterrows() if ", abstract" in row["source"]]  # fmt: skip
+            for _, row in found.iterrows()
+            if ", abstract" in row["source"] + row["also"]]  # fmt: skip
     lines += ["", COUNTED, "", "What the abstracts claim:", ""]
     lines += _table(["claim", "source", "verdict", "measured"], told)
     return _page(lines)

@@ -88,6 +88,7 @@ def test_all_free_cores_or_one_whichever_is_faster(update, seconds, faster) -> N
 def test_what_became_faster_is_found_and_an_odd_update_decides_nothing(update) -> None:
     cores = SharedCores(n_actors=2)
     update(cores, {4: 9.0})  # the first, which warms up
+    assert not any(cores.recent.values())
     for _ in range(1000):
         update(cores, {1: 1e-3, 4: 30e-3})
     taken = [update(cores, {1: 1e-3, 4: 0.5e-3}) for _ in range(2000)]

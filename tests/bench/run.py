@@ -9,6 +9,7 @@ Kept in data/bench, one file a run, which grows as they end: Ctrl-C leaves those
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import time
@@ -24,7 +25,7 @@ def run(scripts: list[Path], kept: Path) -> list[str]:
     """Run each to its end, its output shown and kept; the names of those that failed."""
     provenance = collect()
     stamp = provenance["start_time"].replace(":", "").removesuffix("+0000")
-    cpu = "-".join(word.strip("()") for word in provenance["cpu"].split())
+    cpu = re.sub(r"[^\w.]+", "-", provenance["cpu"] or "processor").strip("-")
     kept.mkdir(parents=True, exist_ok=True)
     failed = []
     with (kept / f"{stamp}_{cpu}.txt").open("w", encoding="utf-8") as file:

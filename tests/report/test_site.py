@@ -346,12 +346,12 @@ def test_latex_has_no_letter_that_pdflatex_lacks(tmp_path: Path) -> None:
 
 @pytest.fixture
 def judged() -> pd.DataFrame:
-    rows = [("ptq", "reproduced", "001, abstract", "a|b", "word " * 100),
-            ("ptq", "not reproduced", "003, Table 4 (A2C)", "n", "m"),
-            ("inference", "inconclusive", "000, abstract (of both)", "i", "l"),
-            ("loading", "inconclusive", "002, Results", "j", "k"),
-            ("edge", "not measured", "003, Figure 6", "c", "")]  # fmt: skip
-    columns = ["study", "verdict", "source", "sentence", "measured"]
+    rows = [("ptq", "reproduced", "001, abstract", "004", "a|b", "word " * 100),
+            ("ptq", "not reproduced", "003, Table 4 (A2C)", "004", "n", "m"),
+            ("inference", "inconclusive", "000, abstract (of both)", "", "i", "l"),
+            ("loading", "inconclusive", "002, Results", "", "j", "k"),
+            ("edge", "not measured", "003, Figure 6", "001, abstract; 004", "c", "")]  # fmt: skip
+    columns = ["study", "verdict", "source", "also", "sentence", "measured"]
     return pd.DataFrame(rows, columns=columns).assign(decision="so | much")
 
 
@@ -368,7 +368,8 @@ def test_scoreboard_counts_by_topic_and_tells_of_the_abstracts_in_short(judged) 
     shown = abstracts.split("|---|---|---|---|\n")[1].splitlines()
     assert shown[0].startswith(r"| “a\|b” | QuaRL 2019, abstract | **reproduced** | word word")
     assert shown[0].endswith("word ... |") and len(shown[0]) < 300
-    assert shown[1:] == ["| “i” | QuaRL 2022, abstract (of both) | **inconclusive** | l |"]
+    assert shown[1:] == ["| “i” | QuaRL 2022, abstract (of both) | **inconclusive** | l |",
+                         "| “c” | ActorQ 2021, Figure 6 | **not measured** |  |"]  # fmt: skip
 
 
 def test_the_page_of_claims_has_each_whole_under_its_topic(judged) -> None:
