@@ -12,12 +12,17 @@ import time
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import cloudpickle
 import pytest
 
-from quarl_nb.actorq.children import Child
+from quarl_nb.actorq.children import Child, quantize
+from quarl_nb.actorq.quantizer import make_variables
+from quarl_nb.actorq.settings import ActorTask, Settings
+from quarl_nb.actorq.variables import SharedVariables, Variables
+from quarl_nb.actorq.wire import encode
 from quarl_nb.errors import QuarlError
 from quarl_nb.processes import SPAWN
 
@@ -90,3 +95,47 @@ def test_a_child_that_the_system_refuses_is_one_line(monkeypatch: pytest.MonkeyP
     del told
     gc.collect()
     assert len(os.listdir("/proc/self/fd")) <= open_before
+
+
+def test_what_is_closed_may_end_its_message_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("quarl_nb.actorq.children.LEAVE_S", 30.0)
+    finished = tmp_path / "finished"
+
+    def body(connection: Connection) -> None:
+        connection.send("hello")
+        try:
+            connection.recv()
+        finally:  # of the pipe that is closed
+            time.sleep(0.3)
+            finished.touch()
+
+    child = Child("actor 0", ByValue(body), ())
+    child.await_hello()
+    child.close()
+    child.interrupt()
+    child.end()
+    assert finished.exists()
+
+
+def test_the_quantizer_publishes_the_newest_weights_as_of_their_version(
+    counter: Any, mlp_policy: Any
+) -> None:
+    first, newer = mlp_policy(2, (4,), 3, seed=0), mlp_policy(2, (4,), 3, seed=1)
+    task = ActorTask(0, counter, first.spec, Settings(n_actors=1))
+    weights, payloads = SharedVariables(100_000), SharedVariables(100_000)
+    weights.publish(Variables(3, encode(first, "fp32")))
+    told: list[Any] = []
+
+    def recv() -> None:
+        if len(told) == 2:
+            raise EOFError
+        weights.publish(Variables(8, encode(newer, "fp32")))
+
+    connection: Any = SimpleNamespace(send=told.append, recv=recv)
+    with pytest.raises(EOFError):
+        quantize(connection, cloudpickle.dumps(task), weights, payloads)
+    expected = make_variables(newer, 8, task)
+    assert payloads.pull() == expected
+    assert told[0] == "hello" and told[1][0] == len(expected.payload) and told[1][1] >= 0

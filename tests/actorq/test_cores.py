@@ -53,12 +53,19 @@ def test_actors_that_have_sent_nothing_yet_are_taken_to_act() -> None:
 
 
 def test_the_learner_gets_the_cores_of_actors_that_wait_for_it() -> None:
-    for last, threads in ((0.0, 5), (1.0, 4)):  # 0.9 + 0.5 + 0 of a core: one; + 1: two
+    # 0.9 + 0.5 of a core and none, all of one, a fifth: one, two, nearer to two
+    for last, threads in ((0.0, 5), (1.0, 4), (0.2, 4)):
         cores = SharedCores(n_actors=3)
         for actor, acting_s in enumerate([0.9, 0.5, last]):
             cores.heard_from(message(actor, acting_s, 1 - acting_s))
         assert first_threads(cores) == threads
         cores.release()
+
+
+def test_an_actor_that_tells_of_no_seconds_is_taken_to_act() -> None:
+    cores = SharedCores(n_actors=2)
+    cores.heard_from(message(0, 0.0, 0.0))
+    assert first_threads(cores) == 4
 
 
 def test_actors_on_other_machines_share_no_core_with_the_learner() -> None:

@@ -1,6 +1,7 @@
 """Actors act in the user's environment, and whatever that does wrong is one clear line."""
 
 import threading
+import time
 
 import gymnasium as gym
 import numpy as np
@@ -50,6 +51,12 @@ def test_arguments_of_the_algorithms_environment_are_the_actors_too():
     assert env.unwrapped.g == 0.0 and env.unwrapped.render_mode is None
 
 
+def test_a_monitor_of_sb3_around_the_algorithms_environment_is_none_of_the_actors(small_dqn):
+    own = VecMonitor(DummyVecEnv([lambda: gym.make("CartPole-v1", max_episode_steps=15)]))
+    env = ActorQ(small_dqn(own), engine="serial").make_env()
+    assert env.spec == gym.make("CartPole-v1", max_episode_steps=15).spec
+
+
 def test_a_dm_control_task_needs_no_env_of_its_own():
     task = make_env("dm:cartpole-balance")
     model = D4PG("MlpPolicy", task, policy_kwargs={"net_arch": [8]}, v_min=0.0,
@@ -75,14 +82,21 @@ def test_an_environment_that_a_script_registered_is_known_to_actors(small_dqn, c
     assert {episode.length for episode in result.episodes} == {5}
 
 
-def test_normalizing_wrappers_are_refused(small_dqn, counter):
-    make = lambda: gym.wrappers.NormalizeReward(counter())  # noqa: E731
+@pytest.mark.parametrize("name", ["NormalizeReward", "NormalizeObservation"])
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_normalizing_wrappers_are_refused(small_dqn, counter, name, wrapped):
+    def make():
+        env = getattr(gym.wrappers, name)(counter())
+        return gym.wrappers.TimeLimit(env, 20) if wrapped else env
+
     actorq = ActorQ(small_dqn(counter()), make, engine="serial")
-    with pytest.raises(QuarlError, match="raw environments: no NormalizeReward"):
+    with pytest.raises(QuarlError, match=f"raw environments: no {name}"):
         actorq.learn(60, progress_bar=False)
 
 
 def test_observations_that_calibrate_are_not_one_and_the_same(counter, mlp_policy):
+    closed = []
+
     class Reusing(counter):
         seen = np.zeros(2, np.float32)
 
@@ -90,8 +104,12 @@ def test_observations_that_calibrate_are_not_one_and_the_same(counter, mlp_polic
             self.seen[:] = self.t, self.episode
             return self.seen
 
+        def close(self):
+            closed.append(self)
+
     seen = random_observations(Reusing, mlp_policy(2, (4,), 3).spec, 0, 20)
     assert seen[:, 0].tolist() == [t % 7 for t in range(20)]
+    assert len(closed) == 1
 
 
 def test_what_cannot_be_built_anew_asks_for_a_function(small_dqn):
@@ -222,6 +240,12 @@ def test_one_environment_is_not_stepped_in_two_places(small_dqn, counter, n_acto
                envs_per_actor=envs_per_actor).learn(60, progress_bar=False)  # fmt: skip
 
 
+def test_an_actor_by_itself_does_not_step_one_environment_as_two(counter, mlp_policy):
+    shared, spec = counter(), mlp_policy(2, (8,), 3).spec
+    with pytest.raises(QuarlError, match="returned the same one twice"):
+        Actor(ActorTask(0, lambda: shared, spec, Settings(n_actors=1, envs_per_actor=2)))
+
+
 @pytest.mark.parametrize("refused", ["spaces", "NormalizeReward"])
 def test_an_environment_that_is_refused_is_closed(counter, mlp_policy, refused):
     closed = []
@@ -250,6 +274,63 @@ def test_the_policy_that_acts_already_is_opened_again_only_if_asked(counter, mlp
     assert actor.pulls == 2 and actor.pulled_bytes == 2 * len(variables.payload)
 
 
+def test_warming_up_counts_for_nothing(counter, mlp_policy):
+    net = mlp_policy(2, (8,), 3)
+    task = ActorTask(0, counter, net.spec, Settings(n_actors=1))
+    actor = Actor(task)
+    actor.warm_up(make_variables(net, 1, task))
+    assert actor.pull_due and (actor.pulls, actor.pulled_bytes, actor.version) == (0, 0, 1)
+    assert set(actor.seconds.values()) == {0.0}
+
+
+def test_an_environments_seconds_are_told(counter, mlp_policy):
+    class Slow(counter):
+        def step(self, action):
+            time.sleep(0.005)
+            return super().step(action)
+
+    net = mlp_policy(2, (8,), 3)
+    actor = Actor(ActorTask(0, Slow, net.spec, Settings(n_actors=1)))
+    sent = actor.report(actor.collect(10, Orders(True)), cpu_s=1.25)
+    assert sent.seconds["environment"] >= 0.05 and sent.cpu_s == 1.25
+
+
+@pytest.mark.parametrize("terminated, truncated, timeout", [
+    (True, False, False), (False, True, True), (True, True, False),
+])  # fmt: skip
+def test_an_episode_that_is_over_as_its_time_is_up_is_no_timeout(
+    counter, mlp_policy, terminated, truncated, timeout
+):
+    class Ending(counter):
+        def step(self, action):
+            obs, reward, *_ = super().step(action)
+            return obs, reward, terminated and self.t == 7, truncated and self.t == 7, {}
+
+    actor = Actor(ActorTask(0, Ending, mlp_policy(2, (8,), 3).spec, Settings(n_actors=1)))
+    sent = actor.collect(8, Orders(True))
+    assert sent.dones[:, 0].tolist() == [False] * 6 + [True, False]
+    assert sent.timeouts[:, 0].tolist() == [False] * 6 + [timeout, False]
+
+
+def test_environments_of_one_actor_have_seeds_of_their_own(counter, mlp_policy):
+    task = ActorTask(0, counter, mlp_policy(2, (8,), 3).spec,
+                     Settings(n_actors=1, envs_per_actor=3))  # fmt: skip
+    actor = Actor(task)
+    assert len({env.np_random_seed for env in actor.envs}) == 3
+    actions = actor.collect(40, Orders(True)).actions
+    assert len({tuple(stream) for stream in actions.T.tolist()}) == 3
+
+
+def test_an_actor_that_is_started_again_does_not_repeat_itself(counter, mlp_policy):
+    def actions(restarts):
+        task = ActorTask(0, counter, mlp_policy(2, (8,), 3).spec, Settings(n_actors=1),
+                         restarts=restarts)  # fmt: skip
+        return Actor(task).collect(40, Orders(True)).actions.ravel().tolist()
+
+    assert actions(0) == actions(0)
+    assert len({tuple(actions(restarts)) for restarts in range(3)}) == 3
+
+
 @pytest.mark.parametrize("obs, actions, message", [
     (2, 7, "of another network: it has 7 outputs, the policy 3"),
     (5, 3, r"observations of shape \[n, 5\]"),
@@ -272,8 +353,9 @@ def test_what_actors_need_must_pickle_but_for_the_serial_engine(small_dqn, count
         with lock:
             return counter()
 
-    fails("cannot be sent to actors' processes: TypeError: cannot", small_dqn(counter()), locked,
-          "process")  # fmt: skip
+    for engine in ("process", "ray"):
+        fails("cannot be sent to actors' processes: TypeError: cannot", small_dqn(counter()),
+              locked, engine)  # fmt: skip
     model = small_dqn(counter())
     fails("the quantizer cannot be sent", model, counter, "process", quantizer=lock.acquire)
     assert ActorQ(model, locked, "serial").learn(30, progress_bar=False).steps >= 30

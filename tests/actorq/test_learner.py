@@ -106,6 +106,15 @@ def test_n_step_returns_do_not_run_from_one_actors_steps_into_anothers(three_ste
     assert (sample.next_observations == 0).all()
 
 
+def test_n_step_returns_do_not_run_from_one_environments_steps_into_anothers(three_step_dqn):
+    learner = Learner(three_step_dqn, Settings(envs_per_actor=2), 10)
+    obs, none = np.zeros((2, 2, 2), np.float32), np.zeros((2, 2), bool)
+    rewards = np.array([[1.0, 100.0], [2.0, 200.0]])
+    learner.insert(Transitions(0, 0, obs, obs, none.astype(int), rewards, none, none))
+    sample = three_step_dqn.replay_buffer._get_samples(np.arange(4))
+    assert sample.rewards[:, 0].tolist() == [1 + 2 / 2, 2, 100 + 200 / 2, 200]
+
+
 def test_an_episode_that_ended_before_another_actors_steps_is_over(three_step_dqn):
     learner = Learner(three_step_dqn, Settings(), 10)
     last = steps(0, [1.0, 2.0])
@@ -200,6 +209,14 @@ def test_what_cannot_be_fed_is_refused(small_dqn):
         Learner(small_dqn(make_vec_env("CartPole-v1", 2)), Settings(), 10)
     with pytest.raises(QuarlError, match="VecNormalize"):
         Learner(small_dqn(VecNormalize(make_vec_env("CartPole-v1", 1))), Settings(), 10)
+    with pytest.raises(QuarlError, match="do not follow each other: optimize_memory_usage"):
+        model = small_dqn(optimize_memory_usage=True,
+                          replay_buffer_kwargs={"handle_timeout_termination": False})  # fmt: skip
+        Learner(model, Settings(), 10)
+    model = small_dqn()
+    model.replay_buffer = None
+    with pytest.raises(QuarlError, match="DQN has no replay buffer that could be fed"):
+        Learner(model, Settings(), 10)
     whole = TransformAction(gym.make("Pendulum-v1"), lambda action: action,
                             gym.spaces.Box(-2, 2, (1,), np.int64))  # fmt: skip
     with pytest.raises(QuarlError, match="no whole numbers, as Box.*int64.* has"):
@@ -292,6 +309,17 @@ def test_messages_too_short_for_n_step_returns_are_warned_of(
 ):
     Learner(three_step_dqn, Settings(**options), 10)
     assert ("returns of 3 steps end with every message" in caplog.text) == warned
+
+
+def test_messages_as_long_as_a_warning_of_short_n_step_returns_asks_for_are_not_warned_of(
+    three_step_dqn, caplog
+):
+    Learner(three_step_dqn, Settings(n_actors=1, envs_per_actor=8), 10)
+    [told] = caplog.messages  # of each environment 50 // 8 steps
+    assert "has 6 of each environment" in told and "(and pull_period) of 96 leave" in told
+    caplog.clear()
+    Learner(three_step_dqn, Settings(envs_per_actor=8, transitions_per_message=96), 10)
+    assert not caplog.messages
 
 
 def test_nan_never_reaches_the_buffer(small_dqn):
@@ -398,3 +426,16 @@ def test_messages_written_at_once_are_what_add_makes_of_them(counter, discrete, 
         assert np.array_equal(left[name], right[name]) and left[name].dtype == right[name].dtype
     assert (left["pos"], left["full"]) == (right["pos"], right["full"]) and left["full"]
     assert at_once.num_timesteps == one_by_one.num_timesteps == 2 * 307
+
+
+@pytest.mark.parametrize("more", [1, 2, 3, 4])
+def test_a_message_that_reaches_over_the_buffers_end_goes_on_at_its_beginning(counter, more):
+    model = DQN("MlpPolicy", counter(), buffer_size=10, device="cpu")
+    learner = Learner(model, Settings(), 100)
+    learner.insert(steps(0, [1.0] * 8))
+    learner.insert(steps(0, [2.0] * more))
+    buffer = model.replay_buffer
+    over = max(0, more - 2)
+    expected = [2.0] * over + [1.0] * (8 - over) + [2.0] * min(more, 2) + [0.0] * (2 - min(more, 2))
+    assert buffer.rewards[:, 0].tolist() == expected
+    assert (buffer.pos, buffer.full) == ((8 + more) % 10, more >= 2)

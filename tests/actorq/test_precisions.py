@@ -9,6 +9,8 @@ from stable_baselines3 import DQN, TD3
 
 from quarl_nb.actorq import ActorQ, actor
 from quarl_nb.actorq.environments import random_observations
+from quarl_nb.actorq.quantizer import deserialize, make_variables
+from quarl_nb.actorq.settings import ActorTask, Settings
 from quarl_nb.inference import open_engine
 from quarl_nb.inference.payload import decode
 from quarl_nb.rl.d4pg import D4PG
@@ -126,6 +128,22 @@ class Steered(Corner):
         return -float(np.abs(action - (2 * corner - 1)).sum())
 
 
+@pytest.mark.parametrize("seed, used", [(5, 5), (None, 0)])
+def test_activations_are_calibrated_by_the_runs_own_seed(monkeypatch, seed, used):
+    seeds = []
+
+    def noted(make, spec, seed, steps):
+        seeds.append(seed)
+        return random_observations(make, spec, seed, 20)
+
+    monkeypatch.setattr("quarl_nb.actorq.actorq.random_observations", noted)
+    model = DQN("CnnPolicy", Corner(False), learning_starts=10**6, buffer_size=100, seed=seed,
+                device="cpu")  # fmt: skip
+    actorq = ActorQ(model, lambda: Corner(False), "serial", n_actors=1, transitions_per_message=20)
+    actorq.learn(20, progress_bar=False)
+    assert seeds == [used]
+
+
 @pytest.mark.parametrize("algorithm", [TD3, D4PG])
 def test_int8_convolutions_make_continuous_actions(opened, algorithm):
     model = algorithm("CnnPolicy", Steered(False), learning_starts=50, batch_size=16,
@@ -159,6 +177,22 @@ def test_activations_are_calibrated_with_what_random_actions_see(counter, mlp_po
     first, acted[:] = list(acted), []
     random_observations(Seen, spec, 5, steps=60)
     assert acted == first
+
+
+@pytest.mark.parametrize("precision", ["fp32", "int8"])
+def test_weights_that_travel_as_actors_compute_are_sent_ready_to_open(
+    counter, mlp_policy, precision
+):
+    net = mlp_policy(2, (8,), 3)
+
+    def sent(communication):
+        settings = Settings(precision=precision, communication=communication)
+        task = ActorTask(0, counter, net.spec, settings)
+        variables = make_variables(net, 1, task)
+        return variables, deserialize(variables, task)
+
+    variables, opened = sent(precision)
+    assert opened == variables.payload and (variables, opened) == sent(None)
 
 
 # Bytes of a weight.

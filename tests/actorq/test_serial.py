@@ -4,6 +4,7 @@ import re
 import time
 from dataclasses import replace
 from time import process_time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from stable_baselines3.common.noise import NormalActionNoise
 from quarl_nb.actorq import ActorQ
 from quarl_nb.actorq.actorq import ENGINES
 from quarl_nb.actorq.algorithms import make_algorithm
+from quarl_nb.actorq.result import Episode, Result
 from quarl_nb.actorq.saving import Saving
 from quarl_nb.errors import QuarlError
 from quarl_nb.rl.checkpoint import load_checkpoint, read_progress, save_checkpoint
@@ -86,6 +88,35 @@ def test_the_progress_bar_tells_returns_both_speeds_policy_age_and_bytes(
     assert (age, megabytes) == (result.ages[-1], round(result.pulled_bytes / 1e6))
 
 
+def test_the_bar_of_a_resumed_run_begins_where_that_does_with_its_own_speed(
+    small_dqn, tmp_path, monkeypatch, capsys
+):
+    saving = Saving(checkpoint=tmp_path / "run.pt")
+    run(small_dqn(), 240, saving=saving)
+    model = small_dqn()
+    progress = load_checkpoint(saving.checkpoint, model)
+    save_checkpoint(saving.checkpoint, model, replace(progress, updates=10**9))
+    monkeypatch.setattr("quarl_nb.actorq.run._is_watched", lambda: True)
+    ActorQ(small_dqn(), None, "serial", saving, n_actors=2, pull_period=30).learn(480)
+    last = capsys.readouterr().err.split("\r")[-1]
+    speed = float(re.search(r"([\d.]+) updates/s", last).group(1))
+    assert "480/480" in last and speed < 10**6
+
+
+def test_an_episode_has_the_runs_steps_and_seconds_when_its_message_came(small_dqn, counter):
+    seen = {}
+    ActorQ(small_dqn(counter()), counter, "serial", n_actors=2, transitions_per_message=10).learn(
+        60, progress_bar=False,
+        on_message=lambda result: seen.update({e.steps: e.wall_s for e in result.episodes}),
+    )  # fmt: skip
+    # Each actor's episodes end after 7, 14, 21 and 28 steps, of which it sends 10 by turns.
+    assert list(seen) == [10, 20, 30, 40, 50, 60] and sorted(seen.values()) == [*seen.values()]
+    returns = Result()
+    assert np.isnan(returns.recent_return())
+    returns.episodes = [Episode(0, 0.0, 0, float(i), 1) for i in range(15)]
+    assert returns.recent_return() == 9.5 and returns.recent_return(2) == 13.5
+
+
 @pytest.mark.parametrize("algorithm", [DDPG, TD3, SAC])
 def test_continuous_algorithms_learn_with_int8_actors(algorithm):
     model = algorithm("MlpPolicy", "Pendulum-v1", learning_starts=50, batch_size=16, device="cpu",
@@ -117,14 +148,14 @@ def test_what_the_algorithm_would_explore_by_is_warned_of(small_dqn, caplog):
     assert len(caplog.messages) == 1
 
 
-def test_a_hook_that_is_not_called_is_told(caplog):
-    class Scaled(DQN):
-        def _store_transition(self, buffer, action, obs, reward, dones, infos):
-            super()._store_transition(buffer, action, obs, reward / 100, dones, infos)
+@pytest.mark.parametrize("hook", ["collect_rollouts", "_sample_action", "_store_transition"])
+def test_a_hook_that_is_not_called_is_told(caplog, hook):
+    class Scaled(DQN): ...
 
+    setattr(Scaled, hook, lambda self, *arguments: getattr(super(Scaled, self), hook)(*arguments))
     model = Scaled("MlpPolicy", "CartPole-v1", buffer_size=10, device="cpu")
     ActorQ(model, engine="serial")
-    told = "ActorQ feeds and samples by itself: it does not call Scaled._store_transition"
+    told = f"ActorQ feeds and samples by itself: it does not call Scaled.{hook}"
     assert caplog.messages == [told]
 
 
@@ -177,6 +208,9 @@ def test_a_policy_is_published_after_as_many_updates_as_asked(small_dqn):
         ActorQ(model, engine="serial", quantizer=note, pull_period=10, **options).learn(400)
         return seen
 
+    # In messages of ten steps, ten updates each once the tolerance is used up.
+    at_once = versions(publish_period=10, n_actors=1, samples_per_insert=8)
+    assert set(np.diff(at_once)[3:]) == {10}
     often, seldom = versions(), versions(publish_period=50)
     assert 2 < len(seldom) < len(often) and np.diff(seldom).min() >= 50 > np.diff(often).min() > 0
 
@@ -242,6 +276,115 @@ def test_a_resumed_run_has_its_first_snapshot(small_dqn, tmp_path):
     assert [snapshot.steps for snapshot in result.snapshots] == [480]
 
 
+def test_a_resumed_run_goes_on_with_its_periods_snapshots(small_dqn, tmp_path):
+    saving = Saving(tmp_path / "run.pt", snapshots=tmp_path / "snapshots", snapshot_every=60)
+    run(small_dqn(), 120, saving=saving)
+    result = run(small_dqn(), 300, saving=saving)
+    assert [snapshot.steps for snapshot in result.snapshots] == [120, 180, 240, 300]
+
+
+def test_a_finished_run_leaves_its_snapshots_alone(small_dqn, tmp_path):
+    saving = Saving(tmp_path / "run.pt", snapshots=tmp_path / "snapshots")
+
+    def written():
+        run(small_dqn(), 240, saving=saving)
+        return {path: path.stat().st_mtime_ns for path in saving.snapshots.rglob("*")}
+
+    assert written() == written() and len(written()) == 2 * 3  # folders of two files
+
+
+def test_a_policy_beside_what_is_not_ours_is_no_lost_snapshot(tmp_path):
+    saving = Saving(snapshots=tmp_path)
+    for steps, names in enumerate([
+        ["policy.json", "policy.safetensors"],
+        ["policy.json", "notes.txt"],
+        [".policy.safetensors.part"],  # of a writer that was killed
+    ]):  # fmt: skip
+        saving.snapshot(100 + steps).mkdir()
+        for name in names:
+            (saving.snapshot(100 + steps) / name).touch()
+    saving.snapshot(200).touch()  # no folder
+    saving.forget_lost(99)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["000000101", "000000200"]
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """The clock of runs: a list of its only reading."""
+    reading = [0.0]
+    fake = SimpleNamespace(perf_counter=lambda: reading[0])
+    monkeypatch.setattr("quarl_nb.actorq.run.time", fake)
+    return reading
+
+
+def test_a_runs_clock_starts_when_its_actors_are_there(small_dqn, counter, clock):
+    class Slow(counter):
+        def __init__(self):
+            super().__init__()
+            clock[0] += 100
+
+    assert run(small_dqn(counter()), 60, Slow).wall_s == 0 < clock[0]
+
+
+def test_a_checkpoint_is_written_once_in_a_period_and_tells_whether_the_run_is_done(
+    small_dqn, tmp_path, clock, monkeypatch
+):
+    saved = []
+
+    def noted(path, model, progress):
+        saved.append((progress.timesteps, progress.wall_s, progress.done))
+
+    def later(result):  # a second for each step
+        clock[0] = float(result.steps)
+
+    monkeypatch.setattr("quarl_nb.actorq.run.save_checkpoint", noted)
+    saving = Saving(checkpoint=tmp_path / "run.pt", checkpoint_every_s=100)
+    ActorQ(small_dqn(), None, "serial", saving, n_actors=2, pull_period=30).learn(
+        400, progress_bar=False, on_message=later
+    )
+    assert [(steps, done) for steps, _, done in saved] == [
+        (120, False), (240, False), (360, False), (420, True)]  # fmt: skip
+
+
+def test_a_resumed_run_counts_the_seconds_of_its_parts_together(small_dqn, tmp_path, clock):
+    saving = Saving(tmp_path / "run.pt", snapshots=tmp_path / "snapshots")
+    run(small_dqn(), 120, saving=saving)
+    model = small_dqn()
+    progress = load_checkpoint(saving.checkpoint, model)
+    save_checkpoint(saving.checkpoint, model, replace(progress, wall_s=1000.0))
+
+    def later(result):
+        clock[0] = float(result.steps - 120)
+
+    actorq = ActorQ(small_dqn(), None, "serial", saving, n_actors=2, pull_period=30)
+    result = actorq.learn(240, progress_bar=False, on_message=later)
+    assert result.wall_s == result.snapshots[-1].wall_s == 1120
+    assert read_progress(saving.checkpoint).wall_s == 1120
+
+
+def test_an_interrupted_run_has_its_last_snapshot_and_checkpoint(small_dqn, tmp_path):
+    def interrupt(result):
+        if result.steps == 60:
+            raise KeyboardInterrupt
+
+    saving = Saving(tmp_path / "run.pt", snapshots=tmp_path / "snapshots")
+    actorq = ActorQ(small_dqn(), None, "serial", saving, n_actors=1, pull_period=30)
+    result = actorq.learn(400, progress_bar=False, on_message=interrupt)
+    assert result.stopped == "interrupted"
+    assert [snapshot.steps for snapshot in result.snapshots] == [0, 60]
+    progress = read_progress(saving.checkpoint)
+    assert (progress.timesteps, progress.done) == (60, False)
+
+
+def test_a_run_that_a_users_function_ended_saves_nothing(small_dqn, tmp_path):
+    saving = Saving(tmp_path / "run.pt", snapshots=tmp_path / "snapshots")
+    actorq = ActorQ(small_dqn(), None, "serial", saving, n_actors=1)
+    with pytest.raises(ZeroDivisionError):
+        actorq.learn(200, progress_bar=False, on_message=lambda result: 1 / 0)
+    assert actorq.result.stopped == "failed" and not saving.checkpoint.exists()
+    assert [snapshot.steps for snapshot in actorq.result.snapshots] == [0]
+
+
 def test_a_last_snapshot_that_cannot_be_written_costs_nothing_else(small_dqn, tmp_path):
     folder, model = tmp_path / "snapshots", small_dqn()
     saving = Saving(checkpoint=tmp_path / "run.pt", snapshots=folder)
@@ -303,9 +446,11 @@ def test_a_checkpoint_has_the_seconds_of_the_run_without_its_shutdown(
         time.sleep(0.3)
 
     monkeypatch.setattr("quarl_nb.actorq.actorq.ENGINES", {"serial": slow_to_end})
-    saving = Saving(checkpoint=tmp_path / "run.pt")
+    saving = Saving(checkpoint=tmp_path / "run.pt", snapshots=tmp_path / "snapshots")
     result = run(small_dqn(), 240, saving=saving)
     assert read_progress(saving.checkpoint).wall_s == result.wall_s > 0
+    first, last = (snapshot.wall_s for snapshot in result.snapshots)
+    assert 0 < first < last == result.wall_s
 
 
 def test_a_resumed_run_that_cannot_start_leaves_the_algorithm_as_it_was(
@@ -400,6 +545,39 @@ def test_a_second_run_makes_other_transitions_and_the_first_as_ever(small_dqn, c
     resumed = actions(kept, 80)
     saving.checkpoint.write_bytes(whole)
     assert actions(made(saving=saving), 80) == resumed != first
+
+
+def test_a_run_that_made_no_step_is_none_of_those_that_seeds_count(small_dqn, counter):
+    out_of_order = [True]
+
+    class Broken(counter):
+        def reset(self, seed=None, options=None):
+            if out_of_order:
+                raise OSError("out of order")
+            return super().reset(seed=seed)
+
+    def made(env):
+        return ActorQ(small_dqn(counter(), learning_starts=10**6), env, "serial", n_actors=1)
+
+    mended, other = made(Broken), made(counter)
+    with pytest.raises(QuarlError, match="out of order"):
+        mended.learn(40, progress_bar=False)
+    out_of_order.clear()
+    for actorq in (mended, other):
+        actorq.learn(40, progress_bar=False)
+    actions = [actorq.algorithm.replay_buffer.actions[:40].tolist() for actorq in (mended, other)]
+    assert actions[0] == actions[1]
+
+
+def test_a_resumed_runs_learner_draws_other_numbers_than_at_first(
+    small_dqn, tmp_path, monkeypatch
+):
+    seeds = []
+    models = [small_dqn(seed=3), small_dqn(seed=3)]
+    monkeypatch.setattr(DQN, "set_random_seed", lambda self, seed: seeds.append(seed))
+    for model, steps in zip(models, (120, 240), strict=True):
+        run(model, steps, saving=Saving(checkpoint=tmp_path / "run.pt"))
+    assert seeds == [3, 3 + 120]
 
 
 def test_a_resumed_run_counts_no_updates_of_before_it_began(small_dqn, tmp_path):
@@ -556,10 +734,12 @@ def test_wrong_settings_are_one_clear_line(small_dqn, options, message):
         ActorQ(small_dqn(), **options)
 
 
-def test_a_run_too_short_to_learn_anything_is_told(small_dqn, caplog):
-    assert run(small_dqn(learning_starts=500), 100).updates == 0
-    assert "learning starts only after 500 steps, of 100" in caplog.text
+def test_a_run_too_short_to_learn_anything_is_told(small_dqn, caplog, tmp_path):
+    saving = Saving(checkpoint=tmp_path / "run.pt")
+    assert run(small_dqn(learning_starts=500), 120, saving=saving).updates == 0
+    assert "learning starts only after 500 steps, of 120" in caplog.text
     caplog.clear()
+    assert run(small_dqn(learning_starts=500), 120, saving=saving).updates == 0  # it is over
     assert run(small_dqn(), 100).updates > 0
     assert "learning starts" not in caplog.text
 

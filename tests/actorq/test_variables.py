@@ -100,6 +100,36 @@ def test_what_does_not_fit_or_is_older_is_refused():
     assert shared.pull() == Variables(5, b"12345")
 
 
+def test_a_version_may_be_published_again_as_by_a_quantizer_that_was_started_again():
+    shared = SharedVariables(10)
+    shared.publish(Variables(5, b"12345"))
+    shared.publish(Variables(5, b"whole slot"))
+    assert shared.pull() == Variables(5, b"whole slot") and shared.version == 5
+
+
+def test_a_slot_is_marked_whole_when_its_bytes_and_their_size_are_there():
+    shared, seen = SharedVariables(10), []
+    for version in (1, 2, 3):
+        shared.publish(Variables(version, b"old"))
+    stamps = shared._stamps
+
+    class Watched:
+        """The stamps, and what a reader finds whole in the first slot after each is written."""
+
+        def __getitem__(self, at):
+            return stamps[at]
+
+        def __setitem__(self, at, value):
+            stamps[at] = value
+            begun, ended, size = stamps[0:3]
+            if begun == ended:
+                seen.append((begun, shared._slot(0)[:size].tobytes()))
+
+    shared._stamps = Watched()
+    shared.publish(Variables(4, b"newer"))  # the ring comes to that slot again
+    assert set(seen) == {(4, b"newer")}
+
+
 def test_what_is_written_but_not_yet_the_newest_is_not_pulled():
     """A reader that took its slot before two publications meets the third, in that very slot."""
     shared = SharedVariables(10)

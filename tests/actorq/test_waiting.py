@@ -27,7 +27,9 @@ def test_a_message_that_the_learner_has_yet_to_read_is_waited_for_not_sent():
     reader = threading.Thread(target=read_late)
     reader.start()
     seconds = {"send": 0.0, "wait": 0.0}
+    started = time.perf_counter()
     send(here, b"x" * 3_000_000, seconds)  # more than a pipe holds
+    assert sum(seconds.values()) <= time.perf_counter() - started
     reader.join()
     assert len(received[0]) == 3_000_000
     assert seconds["wait"] > 0.3 and seconds["send"] < 0.15
@@ -139,6 +141,7 @@ def test_messages_ahead_by_hand(samples_per_insert, batch_size, settings, messag
 
 @pytest.mark.parametrize(("settings", "updates"), [
     ({}, 125),  # the paper's: 250 updates while each of four actors makes 1000 steps
+    ({"n_actors": 1, "pull_period": 120}, 4),  # 7.5 while it makes them: half are nearer to 4
     ({"n_actors": 1, "pull_period": 30}, 1),
     ({"n_actors": 1, "pull_period": 1}, 1),
     ({"publish_period": 7}, 7),

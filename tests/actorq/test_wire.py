@@ -48,6 +48,15 @@ def test_what_arrives_is_the_quantized_network(mlp_policy, precision):
         assert torch.equal(received.state_dict()[name], tensor), name
 
 
+@pytest.mark.parametrize("precision", ["fp16", "bf16", "int8"])
+def test_whole_numbers_arrive_as_they_are(make_policy, precision):
+    net = make_policy((2, 3, 3), ("batch_norm2d", {"num_features": 2}), "flatten",
+                      ("linear", {"in_features": 18, "out_features": 2}))  # fmt: skip
+    net.layers[0].num_batches_tracked.fill_(100_001)  # beyond what either half precision holds
+    received = decode(encode(net, precision), net.spec)
+    assert received.layers[0].num_batches_tracked == 100_001
+
+
 @pytest.mark.parametrize("precision", ["fp32", "fp16", "int8", "affine4"])
 def test_bytes_on_the_wire_are_those_of_the_format(mlp_policy, precision):
     net = mlp_policy(obs=64, hidden=(256, 256), actions=8, seed=0)
