@@ -11,7 +11,7 @@ import pandas as pd
 from quarl_nb.errors import QuarlError
 from quarl_nb.report.ptq.tables import row_names
 from quarl_nb.report.stats import Interval
-from quarl_nb.report.texts import percent, percent_interval, return_text
+from quarl_nb.report.texts import percent, percent_interval, return_text, without_tex
 from quarl_nb.writing import write_atomically
 
 START = "<!-- results: written by `quarl-nb reproduce` from the full records -->"
@@ -50,7 +50,7 @@ def scoreboard(found: pd.DataFrame) -> str:
     lines = _table(["claims about (notebook)", *VERDICTS],
                    [[topic, *map(str, row)] for topic, *row in counts.itertuples()],
                    right=VERDICTS)  # fmt: skip
-    told = [[f"“{row['sentence']}”", _source(row), f"**{row['verdict']}**",
+    told = [[f"“{without_tex(row['sentence'])}”", _source(row), f"**{row['verdict']}**",
              shorten(row["measured"], MEASURED_CHARACTERS, placeholder=" ...")]
             for _, row in found.iterrows()
             if ", abstract" in row["source"] + row["also"]]  # fmt: skip
@@ -70,7 +70,7 @@ def claims_page(found: pd.DataFrame) -> str:
              "(../../docs/method.md). Sentences are quoted; what is said of one in brackets "
              "after its source is ours."]  # fmt: skip
     for topic, rows in found.groupby(found["study"].map(TOPICS), sort=False):
-        cells = [[f"“{row['sentence']}”", _source(row), f"**{row['verdict']}**",
+        cells = [[f"“{without_tex(row['sentence'])}”", _source(row), f"**{row['verdict']}**",
                   row["measured"], row["decision"]] for _, row in rows.iterrows()]  # fmt: skip
         lines += ["", f"## {topic}", ""]
         lines += _table(["claim", "source", "verdict", "measured", "reproduced if"], cells)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -16,6 +15,7 @@ from quarl_nb.report.losses import paired_losses
 from quarl_nb.report.ptq.weights import weights_frame
 from quarl_nb.report.readme import claims_page, scoreboard, table4
 from quarl_nb.report.style import NothingToDrawError, save_figure
+from quarl_nb.report.texts import without_tex
 from quarl_nb.store import ResultStore
 from quarl_nb.writing import write_atomically
 
@@ -123,11 +123,6 @@ def provenance(records: pd.DataFrame, name: str) -> dict[str, Any]:
     }
 
 
-def _plain(sentence: str) -> str:
-    """A quoted sentence without the markup of its source: 4x for its TeX, no asterisks."""
-    return re.sub(r"\s*\\times", "\u00d7", sentence).replace("$", "").replace("*", "")
-
-
 def _claims(frames: Frames, folder: Path) -> list[Path]:
     """The verdicts as a table, a page, and in short as the README shows them; Table 4 as a page."""
     found = verdicts(frames.__getitem__)
@@ -136,7 +131,7 @@ def _claims(frames: Frames, folder: Path) -> list[Path]:
     columns = ["id", "verdict", "measured", "sentence", "source", "decision", "study"]
     kept = found.assign(records=[" ".join(keys) for keys in found["keys"]])
     source = provenance(deciding, "claims")
-    shown = found[columns].assign(sentence=found["sentence"].map(_plain))
+    shown = found[columns].assign(sentence=found["sentence"].map(without_tex))
     paths = save_table(kept, shown, "claims", folder, source,
                        "Every claim of the papers, word for word, with its verdict and how it is "
                        "reached.")  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 
 import pandas as pd
 
@@ -47,3 +48,8 @@ def return_text(mean: Interval) -> str:
     if math.isnan(mean.value):
         return ""
     return mean.text("z.0f" if abs(mean.value) >= 1000 else "z.1f")
+
+
+def without_tex(sentence: str) -> str:
+    """A quoted sentence without the markup of its source: 4x for its TeX, no asterisks."""
+    return re.sub(r"\s*\\times", "\u00d7", sentence).replace("$", "").replace("*", "")

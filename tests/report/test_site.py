@@ -346,7 +346,7 @@ def test_latex_has_no_letter_that_pdflatex_lacks(tmp_path: Path) -> None:
 
 @pytest.fixture
 def judged() -> pd.DataFrame:
-    rows = [("ptq", "reproduced", "001, abstract", "004", "a|b", "word " * 100),
+    rows = [("ptq", "reproduced", "001, abstract", "004", r"2$\times$ a|b", "word " * 100),
             ("ptq", "not reproduced", "003, Table 4 (A2C)", "004", "n", "m"),
             ("inference", "inconclusive", "000, abstract (of both)", "", "i", "l"),
             ("loading", "inconclusive", "002, Results", "", "j", "k"),
@@ -366,7 +366,7 @@ def test_scoreboard_counts_by_topic_and_tells_of_the_abstracts_in_short(judged) 
     assert numbers.pop("All") == [1, 1, 2, 1]
     assert set(numbers) < set(readme.TOPICS.values()) and not np.any([*numbers.values()])
     shown = abstracts.split("|---|---|---|---|\n")[1].splitlines()
-    assert shown[0].startswith(r"| “a\|b” | QuaRL 2019, abstract | **reproduced** | word word")
+    assert shown[0].startswith(r"| “2× a\|b” | QuaRL 2019, abstract | **reproduced** | word word")
     assert shown[0].endswith("word ... |") and len(shown[0]) < 300
     assert shown[1:] == ["| “i” | QuaRL 2022, abstract (of both) | **inconclusive** | l |",
                          "| “c” | ActorQ 2021, Figure 6 | **not measured** |  |"]  # fmt: skip
