@@ -124,7 +124,8 @@ def test_every_benchmark_runs_its_lines_are_kept_and_one_that_fails_is_told(tmp_
     (benches / "bench_a.py").write_text("print('half')\nraise SystemExit(3)")
     (benches / "bench_b.py").write_text("print('a ratio of 2x')")
     (tmp_path / "data" / "paper").mkdir(parents=True)  # marks a project
-    dry = ["make", "-n", "-o", ".venv/.installed", "bench", "BENCH=train inference"]
+    dry = ["make", "--no-print-directory", "-n", "-o", ".venv/.installed", "bench",
+           "BENCH=train inference"]  # fmt: skip
     shown = subprocess.run(dry, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     assert shown.endswith(".venv/bin/python tests/bench/run.py train inference\n")
     for names, status, lines in (((), 1, 2), (("b",), 0, 1), (("c",), 2, 0)):
