@@ -19,22 +19,16 @@ from quarl_nb.errors import QuarlError
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """No other process, or thread, is in such a block of the same folder meanwhile."""
-    opened = os.open(folder, os.O_RDONLY)
-    try:
+    with _opened(folder) as opened:
         _wait(opened)
         yield
-    finally:
-        os.close(opened)
 
 
 @contextmanager
 def entered_first(folder: Path) -> Iterator[bool]:
     """Whether nobody else is in such a block of the same folder; none is kept out."""
-    opened = os.open(folder, os.O_RDONLY)
-    try:
+    with _opened(folder) as opened:
         yield _take(opened)
-    finally:
-        os.close(opened)
 
 
 @contextmanager
@@ -76,6 +70,15 @@ def in_turn(lock: Path, tell: Callable[[], None]) -> Iterator[None]:
                 tell()
                 _wait(opened)
         yield
+
+
+@contextmanager
+def _opened(folder: Path) -> Iterator[int]:
+    opened = os.open(folder, os.O_RDONLY)
+    try:
+        yield opened
+    finally:
+        os.close(opened)
 
 
 def _take(opened: int | IO) -> bool:

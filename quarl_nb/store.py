@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import math
 import re
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
@@ -18,8 +17,9 @@ import numpy as np
 from quarl_nb.errors import QuarlError, check_choice
 from quarl_nb.locks import locked
 from quarl_nb.paths import entries, project_root
+from quarl_nb.record import checksum, flatten, to_json, to_text
 from quarl_nb.shown_records import of_present_policies, one_of_each_cell
-from quarl_nb.study import Cell, canonical_json
+from quarl_nb.study import Cell
 from quarl_nb.writing import make_writable, sweep, write_atomically
 
 if TYPE_CHECKING:
@@ -108,14 +108,14 @@ class ResultStore:
         content = _compressed(arrays) if arrays else None
         if content is not None:
             plain["arrays_sha256"] = hashlib.sha256(content).hexdigest()
-        plain["sha256"] = _checksum(plain)
+        plain["sha256"] = checksum(plain)
         make_writable(path.parent)
         try:
             with locked(path.parent):  # another writer of the cell may replace what this rests on
                 replaced = self._arrays_at(path)
                 if content is not None:
                     write_atomically(_named_arrays(path, plain["arrays_sha256"]), content)
-                write_atomically(path, _text(plain).encode())
+                write_atomically(path, to_text(plain).encode())
                 if replaced and replaced != _arrays_of(path, plain):
                     _discard(replaced)
         except OSError as error:
@@ -140,7 +140,7 @@ class ResultStore:
             record = json.loads(path.read_bytes())
             cell = Cell(record["study"], record["cell"])
             key = cell.key(record["budget"], record["schema_version"])
-            whole = record["key"] == key == path.stem and record["sha256"] == _checksum(record)
+            whole = record["key"] == key == path.stem and record["sha256"] == checksum(record)
         except OSError as error:
             raise QuarlError(f"cannot read record '{path}': {error.strerror}") from error
         except (ValueError, TypeError, KeyError, RecursionError) as error:
@@ -239,35 +239,6 @@ def _discard(path: Path) -> None:
         path.unlink()
 
 
-def flatten(record: Mapping[str, Any]) -> dict[str, Any]:
-    """A record as one row: cell and measured fields bare, the others under their group's name."""
-    row = {"key": record["key"], "profile": record["profile"], **record["cell"]}
-    row |= record["measured"]
-    row |= {name: record[name] for name in ("backend", "source", "wall_s") if name in record}
-    for group in ("budget", "energy", "provenance", "extra"):
-        row |= {f"{group}.{name}": value for name, value in record.get(group, {}).items()}
-    return row
-
-
-def to_json(value: Any) -> Any:
-    """`value` in JSON types: numpy scalars and arrays unpacked, non-finite numbers None.
-
-    Raises:
-        TypeError: something in it is not a JSON value.
-    """
-    if isinstance(value, Mapping):
-        return {str(name): to_json(item) for name, item in value.items()}
-    if isinstance(value, np.ndarray | np.generic):
-        return to_json(value.tolist())
-    if isinstance(value, list | tuple):
-        return [to_json(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    raise TypeError(f"{type(value).__name__} is not a JSON value: {value!r}")
-
-
 def _compressed(arrays: Mapping[str, np.ndarray]) -> bytes:
     """An .npz of them."""
     buffer = io.BytesIO()
@@ -286,16 +257,3 @@ def _arrays_of(path: Path, record: Mapping[str, Any]) -> Path | None:
         return None
     named, older = _named_arrays(path, record["arrays_sha256"]), path.with_suffix(".npz")
     return older if older.is_file() and not named.is_file() else named
-
-
-def _text(record: Mapping[str, Any]) -> str:
-    """A record's JSON, a line a field: with one for every episode it would be a third larger."""
-    compact = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode
-    fields = ",\n".join(f"{compact(name)}:{compact(value)}" for name, value in record.items())
-    return f"{{\n{fields}\n}}\n"
-
-
-def _checksum(record: Mapping[str, Any]) -> str:
-    """SHA-256 of a record's canonical JSON without its own checksum."""
-    rest = {name: value for name, value in record.items() if name != "sha256"}
-    return hashlib.sha256(canonical_json(rest).encode()).hexdigest()

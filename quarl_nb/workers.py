@@ -26,7 +26,8 @@ from quarl_nb.processes import (
     holding_interrupts,
     lock_bars_by_threads,
 )
-from quarl_nb.store import ResultStore, to_json
+from quarl_nb.record import to_json
+from quarl_nb.store import ResultStore
 from quarl_nb.study import Study
 
 

@@ -12,7 +12,7 @@ import pytest
 PACKAGE = Path(__file__).resolve().parents[1] / "quarl_nb"
 # What each layer may import of ours; a layer is a sub-package or a module of the top level.
 BASE = {"errors", "locks", "paths", "processor", "writing", ""}
-CORE = BASE | {"study", "store", "provenance", "energy", "workers"}
+CORE = BASE | {"study", "record", "store", "provenance", "energy", "workers"}
 ALLOWED = {
     "errors": set(),
     "locks": {"errors"},
@@ -24,8 +24,9 @@ ALLOWED = {
     "inference": BASE | {"quant", "rl", "inference"},
     "actorq": BASE | {"quant", "inference", "rl", "processes", "actorq"},
     "study": BASE,
+    "record": {"study"},
     "shown_records": {"study"},
-    "store": BASE | {"study", "shown_records"},
+    "store": BASE | {"study", "record", "shown_records"},
     "provenance": BASE,
     "power": BASE,
     "energy": BASE | {"power"},
@@ -35,7 +36,7 @@ ALLOWED = {
     "edge": BASE | {"quant", "inference", "rl", "store", "study", "provenance", "edge"},
     "studies": CORE
     | {"quant", "inference", "rl", "actorq", "edge", "processes", "studies", "runner"},
-    "report": BASE | {"report", "store", "study", "provenance"},
+    "report": BASE | {"report", "record", "store", "study", "provenance"},
     "render": BASE,
 }
 

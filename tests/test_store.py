@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from quarl_nb.errors import QuarlError
-from quarl_nb.store import ResultStore, to_json
+from quarl_nb.record import to_json
+from quarl_nb.store import ResultStore
 from quarl_nb.study import Cell
 from quarl_nb.writing import STALE_S, write_atomically
 

@@ -187,7 +187,7 @@ def _write_record(
     result: Result, meter: EnergyMeter, origin: dict[str, Any], options: argparse.Namespace
 ) -> list[str]:
     """Write the record, if one is asked for: what there is to tell of it."""
-    from quarl_nb.store import to_json
+    from quarl_nb.record import to_json
 
     if options.record is None:
         return []

@@ -23,9 +23,9 @@ from quarl_nb.energy import EnergyMeter
 from quarl_nb.errors import QuarlError
 from quarl_nb.inference import fast_policy
 from quarl_nb.processes import SPAWN, child_environment, end_with_parent
+from quarl_nb.record import to_json
 from quarl_nb.rl.evaluate import evaluate
 from quarl_nb.rl.policies import load_policy
-from quarl_nb.store import to_json
 from quarl_nb.studies.ptq import FIRST_SEED
 
 START_S = 6.0  # of a process that evaluates: its imports

@@ -11,9 +11,9 @@ from stable_baselines3.common.logger import Logger
 
 from quarl_nb.errors import QuarlError
 from quarl_nb.paths import project_root
+from quarl_nb.record import to_json
 from quarl_nb.rl.policies import load_policy
 from quarl_nb.runner import plan
-from quarl_nb.store import to_json
 from quarl_nb.studies import mixed_precision, update_times
 from quarl_nb.studies.mixed_precision import (
     MIXED_PRECISION,

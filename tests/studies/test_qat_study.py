@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from quarl_nb.errors import QuarlError
+from quarl_nb.record import to_json
 from quarl_nb.rl.evaluate import Evaluation, evaluate
 from quarl_nb.rl.model import make_model
 from quarl_nb.rl.policies import PolicyNet
@@ -19,7 +20,7 @@ from quarl_nb.rl.ptq import quantize_policy
 from quarl_nb.rl.recipes import get_recipe
 from quarl_nb.rl.sb3.convert import policy_from_model
 from quarl_nb.runner import plan, run_study
-from quarl_nb.store import ResultStore, to_json
+from quarl_nb.store import ResultStore
 from quarl_nb.studies import qat, watched
 from quarl_nb.studies.qat import QAT, float32_recipe
 from quarl_nb.studies.watched import Schedule, spread_of_actions, train_watched

@@ -12,6 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
 
+from quarl_nb.record import flatten
 from quarl_nb.report.policy_records import of_who_played
 from quarl_nb.report.stats import Floats, Interval
 from quarl_nb.report.style import (
@@ -25,7 +26,6 @@ from quarl_nb.report.style import (
     new_figure,
     one_field,
 )
-from quarl_nb.store import flatten
 
 WIDTHS = {
     "weight_range": "range of the weights (max − min)",
