@@ -3,15 +3,67 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from scipy.stats import t as student
 
 from quarl_nb.report.pvalues import least_p
-from quarl_nb.report.stats import ALPHA, Interval, alike
+from quarl_nb.report.stats import ALPHA, MARGIN, Floats, Interval, alike
 
 # Below this Student's t says next to nothing (two seeds: 12.7 standard errors).
 MIN_SEEDS = 3
+
+
+@dataclass(frozen=True)
+class SeedGains:
+    """What each training seed gains over another way to train, beside what float32 earns from it.
+
+    The gain is the ratio of their means. Its interval and its tests take either for an estimate
+    from these seeds: were float32's mean taken for known, a way that always loses all would seem to
+    lose more or less where float32's seeds differ.
+
+    Args:
+        gain, base: shape [seeds], as shares of |mean return of float32| over these seeds; the mean
+            of `base` is 1, also where returns are costs and its own was negative.
+    """
+
+    gain: Floats
+    base: Floats
+
+    @classmethod
+    def of(
+        cls, ours: Sequence[float], theirs: Sequence[float], base: Sequence[float]
+    ) -> SeedGains | None:
+        """Of mean returns by seed; None where those of float32, `base`, have a mean of 0."""
+        a, b, own = (np.asarray(means, float) for means in (ours, theirs, base))
+        scale = own.mean()
+        return cls((a - b) / abs(scale), own / scale) if scale else None
+
+    def interval(self, alpha: float = ALPHA) -> Interval:
+        """The ratios that Student's t over seeds does not exclude (Fieller 1954), all where `base`
+        may be 0; without ends for fewer than `MIN_SEEDS`."""
+        n, value = len(self.gain), float(self.gain.mean())
+        if n < MIN_SEEDS:
+            return Interval(value, float("nan"), float("nan"))
+        if not self.gain.any():  # nothing, of whatever base
+            return Interval(0.0, 0.0, 0.0)
+        # |mean(gain - ratio * base)| <= t * error: a quadratic in the ratio, squared.
+        covered = float(student.ppf(1 - alpha / 2, n - 1)) ** 2 * np.cov(self.gain, self.base) / n
+        squared, linear = 1 - covered[1, 1], value - covered[0, 1]
+        if squared <= 0:
+            return Interval(value, float("-inf"), float("inf"))
+        reach = np.sqrt(max(linear**2 - squared * (value**2 - covered[0, 0]), 0.0))
+        low, high = (linear - reach) / squared, (linear + reach) / squared
+        return Interval(value, float(low), float(high))
+
+    def p_values(self) -> dict[str, float]:
+        """p_gain, p_no_gain, p_loss, p_no_loss: small where it gains, does not gain the margin,
+        loses more than the margin, does not."""
+        room = MARGIN * self.base
+        left = {"gain": self.gain, "no_gain": room - self.gain,
+                "loss": -self.gain - room, "no_loss": self.gain + room}  # fmt: skip
+        return {f"p_{name}": p_above(values.tolist(), 0.0) for name, values in left.items()}
 
 
 def over_seeds(values: Sequence[float], alpha: float = ALPHA) -> Interval:

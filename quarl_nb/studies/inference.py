@@ -80,7 +80,7 @@ class InferenceStudy:
         """Build, open and run one engine on one thread."""
         torch.set_num_threads(1)
         net = random_policy(cell["network"], cell["seed"])
-        obs = random_observations(net, max(cell["batch"], CALIBRATION_FRAMES), cell["seed"])
+        obs = random_inputs(net, max(cell["batch"], CALIBRATION_FRAMES), cell["seed"])
         repeats = budget["repeats"]
 
         def build() -> bytes:
@@ -161,7 +161,7 @@ def random_weights(spec: PolicySpec, seed: int) -> PolicyNet:
     return PolicyNet(spec, tensors)
 
 
-def random_observations(net: PolicyNet, n: int, seed: int) -> np.ndarray:
+def random_inputs(net: PolicyNet, n: int, seed: int) -> np.ndarray:
     """uint8 frames or normal float32 vectors, ``[n, *obs_shape]``."""
     rng, shape = np.random.default_rng(seed), (n, *net.spec.obs_shape)
     if net.spec.layers[0].kind == "divide":

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from quarl_nb.inference import build_payload, open_engine
-from quarl_nb.studies.inference import random_observations, random_policy, timed
+from quarl_nb.studies.inference import random_inputs, random_policy, timed
 from quarl_nb.studies.loading import torch_loader
 
 NETWORK, REPEATS, CALLS, OPENINGS = "2048x3", 15, 40, 5
@@ -27,7 +27,7 @@ def main() -> None:
     """Print the times and their ratios."""
     torch.set_num_threads(1)
     net = random_policy(NETWORK, seed=0)
-    one, eight = (random_observations(net, n, seed=0) for n in (1, 8))
+    one, eight = (random_inputs(net, n, seed=0) for n in (1, 8))
     payloads = {
         "torch fp32": build_payload(net, "fp32", runtime="torch"),
         "onnxruntime fp32": build_payload(net, "fp32"),

@@ -14,7 +14,7 @@ from quarl_nb.studies.inference import (
     INFERENCE,
     latencies,
     layers,
-    random_observations,
+    random_inputs,
     random_policy,
     read_bandwidth,
 )
@@ -94,7 +94,7 @@ def test_convolutional_networks_are_both_readings_of_the_papers(name, a, b, c):
     convolutions = a * (4 * 8 * 8 + 1) + b * (a * 4 * 4 + 1) + c * (b * 3 * 3 + 1)
     linear = 128 * (c * 7 * 7 + 1) + 6 * (128 + 1)
     assert sum(p.numel() for p in cnn.parameters()) == convolutions + linear
-    frames = random_observations(cnn, 2, 0)
+    frames = random_inputs(cnn, 2, 0)
     assert frames.dtype == np.uint8
     assert cnn(torch.as_tensor(frames)).std() < 10
 

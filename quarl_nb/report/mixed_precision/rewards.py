@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import pandas as pd
 
 from quarl_nb.report.mixed_precision.speedups import speedups
 from quarl_nb.report.qat.gains import check_alike
-from quarl_nb.report.seeds import over_seeds
+from quarl_nb.report.seeds import SeedGains
 from quarl_nb.report.texts import percent_interval
 
 TRAINED = ["policy", "device", "precision"]  # what is trained; times are also of a machine
@@ -28,14 +26,14 @@ def trainings(records: pd.DataFrame, row: pd.Series) -> pd.DataFrame:
     return runs
 
 
-def relative_gains(runs: pd.DataFrame) -> Sequence[float]:
-    """What half precision earns more, of |mean return in float32|: one number a training seed."""
+def gains(runs: pd.DataFrame) -> SeedGains | None:
+    """What half precision earns more, of the training seeds that both have; None without any."""
     means = runs.assign(mean=runs["returns"].map(np.mean) if len(runs) else ())
     table = means.pivot(index="seed", columns="precision", values="mean").dropna()
-    if "fp32" not in table or table.shape[1] < 2 or table["fp32"].mean() == 0:
-        return ()
-    half = table.drop(columns="fp32").iloc[:, 0]
-    return ((half - table["fp32"]) / abs(table["fp32"].mean())).tolist()
+    if "fp32" not in table or table.shape[1] < 2 or table.empty:
+        return None
+    half, full = table.drop(columns="fp32").iloc[:, 0].tolist(), table["fp32"].tolist()
+    return SeedGains.of(half, full, full)
 
 
 def reward_table(records: pd.DataFrame) -> pd.DataFrame:
@@ -48,11 +46,11 @@ def reward_table(records: pd.DataFrame) -> pd.DataFrame:
     table = speedups(records)
     for _, row in (table[TRAINED].drop_duplicates() if len(table) else table).iterrows():
         runs = trainings(records, row)
-        if gains := relative_gains(runs):
+        if found := gains(runs):
             half = runs[runs["precision"] != "fp32"]
             lines.append({
-                **row, "trainings": len(gains),
+                **row, "trainings": len(found.gain),
                 "episodes each": int(half["returns"].map(len).min()),
-                "gain over fp32 [95 %, trainings]": percent_interval(over_seeds(gains)),
+                "gain over fp32 [95 %, trainings]": percent_interval(found.interval()),
             })  # fmt: skip
     return pd.DataFrame(lines)

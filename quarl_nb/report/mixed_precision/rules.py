@@ -12,12 +12,12 @@ from quarl_nb.report.findings import (
     keys_of,
     measured,
 )
-from quarl_nb.report.mixed_precision.rewards import TRAINED, relative_gains, trainings
+from quarl_nb.report.mixed_precision.rewards import TRAINED, gains, trainings
 from quarl_nb.report.mixed_precision.speedups import POLICIES, PUBLISHED, speedups
 from quarl_nb.report.pvalues import holm
 from quarl_nb.report.qat.gains import of_learned_seeds
-from quarl_nb.report.seeds import MIN_SEEDS, p_above
-from quarl_nb.report.stats import ALPHA, MARGIN, Interval
+from quarl_nb.report.seeds import MIN_SEEDS
+from quarl_nb.report.stats import ALPHA, Interval
 from quarl_nb.report.untrained import fp32_never_learned
 
 
@@ -39,13 +39,13 @@ def half_precision_speedup(records: pd.DataFrame) -> Finding:
     unlearned = fp32_never_learned(records)
     kinds = table[TRAINED].drop_duplicates()
     trained = [trainings(records, kind) for _, kind in kinds.iterrows()]
-    gains = [() if policy in unlearned else relative_gains(of_learned_seeds(runs))
+    found = [None if policy in unlearned else gains(of_learned_seeds(runs))
              for policy, runs in zip(kinds["policy"], trained, strict=True)]  # fmt: skip
-    compared = [len(gain) >= MIN_SEEDS for gain in gains]
+    p_values = [gain.p_values() if gain and len(gain.gain) >= MIN_SEEDS else None for gain in found]
+    compared = [p is not None for p in p_values]
     kinds["kept"] = False
-    kinds.loc[compared, "kept"] = holm(
-        [p_above(gain, -MARGIN) for gain in gains if len(gain) >= MIN_SEEDS]) <= ALPHA
-    kinds["lost"] = [p_above([-g for g in gain], MARGIN) <= ALPHA for gain in gains]
+    kinds.loc[compared, "kept"] = holm([p["p_no_loss"] for p in p_values if p]) <= ALPHA
+    kinds["lost"] = [p is not None and p["p_loss"] <= ALPHA for p in p_values]
     # Each was timed on one machine or on several, and trained once for all of them.
     kept, lost = table[TRAINED].merge(kinds, "left")[["kept", "lost"]].to_numpy().T
     fast = (table["training_least"] >= PUBLISHED).to_numpy()

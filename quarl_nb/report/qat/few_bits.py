@@ -32,8 +32,7 @@ def few_bits_table(records: pd.DataFrame) -> pd.DataFrame:
     learned = trained_in(shared, FP32).groupby("policy")["learned"].sum()
     shown = table.assign(
         bits=table["bits"].astype(int).map("{} bits".format), way=table["method"].map(METHODS),
-        loss=[percent_interval(-Interval(row.gain, row.low, row.high))
-              for row in table.itertuples()],
+        loss=[percent_interval(-Interval.of(row, "gain")) for _, row in table.iterrows()],
     ).pivot(index="policy", columns=["bits", "way"], values="loss")  # fmt: skip
     shown = shown.sort_index(axis=1, ascending=[True, False]).fillna("not measured")
     shown["seeds", ""] = table.groupby("policy")["seeds"].max()

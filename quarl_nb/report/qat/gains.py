@@ -9,8 +9,8 @@ import pandas as pd
 
 from quarl_nb.errors import QuarlError
 from quarl_nb.report.policy_records import bits_of, returns_of
-from quarl_nb.report.seeds import over_seeds, p_above
-from quarl_nb.report.stats import MARGIN
+from quarl_nb.report.seeds import SeedGains, over_seeds
+from quarl_nb.report.stats import with_ends
 from quarl_nb.report.untrained import learned
 
 # precision, method, regularizer
@@ -126,9 +126,9 @@ def trainings(records: pd.DataFrame) -> pd.DataFrame:
 def gains(rows: pd.DataFrame, way: Way, reference: Way = FP32) -> pd.DataFrame:
     """What `way` earns more than `reference`, a row a policy that has both for common seeds.
 
-    Differences are taken seed by seed (same initial weights, same environments), as fractions of
-    |mean float32 return|, and their mean is tested by Student's t over seeds. The margin is that of
-    each seed's own float32 return, so that its mean is no more certain than these seeds tell.
+    Differences are taken seed by seed (same initial weights, same environments), as shares of the
+    mean float32 return over the same seeds (`SeedGains`). A seed that float32 lacks, where it is
+    not what is compared, counts as float32's mean.
 
     Args:
         rows: of `trainings`.
@@ -136,8 +136,7 @@ def gains(rows: pd.DataFrame, way: Way, reference: Way = FP32) -> pd.DataFrame:
     Returns:
         policy, precision (of `way`), seeds (how many both have), episodes (fewest of a record),
         mean and reference (mean returns over these seeds), mean_low, mean_high (95 % over them, NaN
-        below `MIN_SEEDS`), gain, low, high (likewise), p_gain, p_no_gain, p_loss, p_no_loss (small
-        where it gains, does not gain the margin, loses more than the margin, does not), keys.
+        below `MIN_SEEDS`), gain, gain_low, gain_high (likewise), `SeedGains.p_values`, keys.
 
     Raises:
         QuarlError: a policy's trainings differ in `BUDGET`.
@@ -146,26 +145,24 @@ def gains(rows: pd.DataFrame, way: Way, reference: Way = FP32) -> pd.DataFrame:
     for policy, group in rows.groupby("policy", sort=True):
         ours, theirs, base = (_of(group, each) for each in (way, reference, FP32))
         seeds = [seed for seed in ours.index if seed in theirs.index]
-        scale = abs(base["mean"].mean()) if len(base) else 0.0
-        if not seeds or scale == 0:
+        if not seeds or base.empty:
             continue
         ours, theirs = ours.loc[seeds], theirs.loc[seeds]
+        own = base["mean"].reindex(seeds).fillna(base["mean"].mean())
+        gain = SeedGains.of(*(means.tolist() for means in (ours["mean"], theirs["mean"], own)))
+        if gain is None:
+            continue
         check_alike(pd.concat([ours, theirs, base]), str(policy))
-        gain = ((ours["mean"] - theirs["mean"]) / scale).to_numpy(float)
-        own = base["mean"].reindex(seeds).fillna(base["mean"].mean()).to_numpy(float)
-        room = MARGIN * own * np.sign(base["mean"].mean()) / scale
-        interval, mean = over_seeds(gain), over_seeds(ours["mean"].tolist())
         found.append({
             "policy": policy, "precision": way[0], "seeds": len(seeds),
             "episodes": int(min(ours["episodes"].min(), theirs["episodes"].min())),
-            **mean.columns("mean"), "reference": theirs["mean"].mean(),
-            "gain": interval.value, "low": interval.low, "high": interval.high,
-            "p_gain": p_above(gain, 0.0), "p_no_gain": p_above(room - gain, 0.0),
-            "p_loss": p_above(-gain - room, 0.0), "p_no_loss": p_above(gain + room, 0.0),
+            **over_seeds(ours["mean"].tolist()).columns("mean"),
+            "reference": theirs["mean"].mean(),
+            **gain.interval().columns("gain"), **gain.p_values(),
             "keys": tuple(dict.fromkeys([*ours["key"], *theirs["key"]])),
         })  # fmt: skip
-    columns = ["policy", "precision", "seeds", "episodes", "mean", "mean_low", "mean_high",
-               "reference", "gain", "low", "high", "p_gain", "p_no_gain", "p_loss", "p_no_loss",
+    columns = ["policy", "precision", "seeds", "episodes", *with_ends("mean"),
+               "reference", *with_ends("gain"), "p_gain", "p_no_gain", "p_loss", "p_no_loss",
                "keys"]  # fmt: skip
     return pd.DataFrame(found, columns=columns)
 

@@ -198,7 +198,7 @@ def _without_ties(table: pd.DataFrame) -> tuple[pd.DataFrame, str]:
 
     Where all do, all stay: their p-values decide nothing.
     """
-    tied = (table["low"] == 0) & (table["high"] == 0)
+    tied = (table["gain_low"] == 0) & (table["gain_high"] == 0)
     tied = tied.groupby(table["policy"]).transform("all")
     if not tied.any() or tied.all():
         return table, ""
@@ -236,7 +236,7 @@ def _decide(
     """A finding over rows of `gains`, whose interval is that of the row that is `told`."""
     by = table["p_gain"] if told == "surest gain" else table["gain"]
     row = table.loc[by.idxmin()]
-    interval = Interval(row["gain"], row["low"], row["high"])
+    interval = Interval.of(row, "gain")
     if told == "largest loss":
         interval = -interval
     text += f"; {told} {percent(interval.value)} ({row['policy']}, {row['precision']})"

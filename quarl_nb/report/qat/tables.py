@@ -55,8 +55,8 @@ def eight_bits_table(rows: pd.DataFrame) -> pd.DataFrame:
     columns = {}
     for name, pair in pairs.items():
         columns[name] = {
-            policy_label(row.policy): percent_interval(Interval(row.gain, row.low, row.high))
-            for row in gains(rows, *pair).itertuples()
+            policy_label(row["policy"]): percent_interval(Interval.of(row, "gain"))
+            for _, row in gains(rows, *pair).iterrows()
         }
     table = pd.DataFrame(columns)
     empty = [name for name in table if W8A8_LABEL in name and table[name].isna().all()]
