@@ -25,10 +25,15 @@ from quarl_nb.study import Measurement, network_name
 
 # The observations and actions of humanoid, the largest task of Table 2.
 OBSERVATIONS, ACTIONS = 67, 21
-# Filters of three convolutions that a layer of 128 units follows: both readings of the zoo that the
-# paper calls "3 Layer Conv (128) + 128 FC" (see `quarl_nb.studies.mixed_precision`).
-CNNS = {"nature-cnn": (32, 64, 64), "cnn-128x3": (128, 128, 128)}
-FRAMES, ATARI_ACTIONS, FEATURES = (4, 84, 84), 6, 128
+# Filters of three convolutions and units of the layer after them: both readings of the zoo that the
+# paper calls "3 Layer Conv (128) + 128 FC", of which the second is the preprint's policy A, and
+# its policies B and C (see `quarl_nb.studies.mixed_precision`).
+LARGE_CNNS = {"cnn-512x3": ((512, 512, 512), 512), "cnn-1024x3": ((1024, 1024, 1024), 2048)}
+CNNS = {"nature-cnn": ((32, 64, 64), 128), "cnn-128x3": ((128, 128, 128), 128), **LARGE_CNNS}
+# In half precision a processor without units for it takes seconds for a decision of a large one,
+# thirty times as long as in fp32, and minutes for 64.
+LARGE_PRECISIONS, LARGE_BATCH = ("fp32", "int8"), 8
+FRAMES, ATARI_ACTIONS = (4, 84, 84), 6
 CALIBRATION_FRAMES = 32
 MIN_CACHED_BYTES = 2**20  # reading fewer would time the call
 
@@ -38,8 +43,9 @@ class InferenceStudy:
     """Networks x engines (runtime, precision) x batch sizes.
 
     Parameters: `networks` (hidden sizes as "2048x3" or "4096-512-1024", or one of
-    `CNNS`), `runtimes`, `precisions` (each in the runtimes that compute in it), `batches`,
-    `repeats` (timed blocks), `repeat_s` (seconds a block), `seed` (of weights and observations).
+    `CNNS`), `runtimes`, `precisions` (each in the runtimes that compute in it; of `LARGE_CNNS` only
+    `LARGE_PRECISIONS`), `batches` (of those at most `LARGE_BATCH`), `repeats` (timed blocks),
+    `repeat_s` (seconds a block), `seed` (of weights and observations).
     """
 
     name: str
@@ -69,8 +75,13 @@ class InferenceStudy:
             for runtime, precision in engines:
                 if network in CNNS and precision == "int4":
                     continue  # no convolutions in int4
+                large = network in LARGE_CNNS
+                if large and precision not in LARGE_PRECISIONS:
+                    continue
                 for batch in parameters["batches"]:
                     check_counts(1, batch=batch)
+                    if large and batch > LARGE_BATCH:
+                        continue
                     cell = {"network": network, "runtime": runtime, "precision": precision,
                             "batch": batch, "seed": parameters["seed"]}  # fmt: skip
                     found.append((cell, budget))
@@ -110,7 +121,7 @@ def layers(network: str) -> tuple[Layer, ...]:
         QuarlError: not a name of that form.
     """
     if network in CNNS:
-        return _convolutional(CNNS[network])
+        return _convolutional(*CNNS[network])
     match = re.fullmatch(r"([1-9]\d{0,4})x([1-9])", network)
     sizes = [match[1]] * int(match[2]) if match else network.split("-")
     if not all(re.fullmatch(r"[1-9]\d{0,4}", size) for size in sizes):
@@ -131,16 +142,16 @@ def _linear(inputs: int, outputs: int) -> Layer:
     return Layer("linear", {"in_features": inputs, "out_features": outputs})
 
 
-def _convolutional(filters: tuple[int, int, int]) -> tuple[Layer, ...]:
-    """The layers of Mnih et al. 2015 with that many filters, and 128 features."""
+def _convolutional(filters: tuple[int, int, int], units: int) -> tuple[Layer, ...]:
+    """The layers of Mnih et al. 2015 with that many filters and units."""
     found = [Layer("divide", {"by": 255.0})]
     inputs = FRAMES[0]
     for outputs, kernel, stride in zip(filters, (8, 4, 3), (4, 2, 1), strict=True):
         options = {"in_channels": inputs, "out_channels": outputs, "kernel_size": kernel}
         found += [Layer("conv2d", options | {"stride": stride}), Layer("relu")]
         inputs = outputs
-    found += [Layer("flatten"), _linear(inputs * 7 * 7, FEATURES), Layer("relu")]
-    return *found, _linear(FEATURES, ATARI_ACTIONS)
+    found += [Layer("flatten"), _linear(inputs * 7 * 7, units), Layer("relu")]
+    return *found, _linear(units, ATARI_ACTIONS)
 
 
 @lru_cache(maxsize=1)  # the cells of a network follow each other
@@ -200,12 +211,12 @@ def read_bandwidth(n_bytes: int) -> float:
     return 8 * len(array) / min(timed(array.sum) for _ in range(9))
 
 
-PAPER = ["64x3", "256x3", "4096-512-1024", "2048x3", *CNNS]
+PAPER = ["64x3", "256x3", "4096-512-1024", "2048x3", "nature-cnn", "cnn-128x3"]  # but LARGE_CNNS
 SMOKE = {"networks": ["64x3"], "runtimes": list(RUNTIMES), "precisions": ["fp32", "int8"],
          "batches": [1], "repeats": 3, "repeat_s": 0.002, "seed": 0}  # fmt: skip
 QUICK = SMOKE | {"networks": [*PAPER, "512x3", "1024x3"], "precisions": ["fp32", "bf16", "int8"],
                  "batches": [1, 8], "repeats": 5, "repeat_s": 0.03}  # fmt: skip
-FULL = QUICK | {"networks": [*PAPER, *(f"{width}x3" for width in (128, 512, 1024, 4096))],
+FULL = QUICK | {"networks": [*PAPER, *LARGE_CNNS, "128x3", "512x3", "1024x3", "4096x3"],
                 "batches": [1, 8, 64], "precisions": ["fp32", "fp16", "bf16", "int8", "int4"],
                 "repeats": 10, "repeat_s": 0.05}  # fmt: skip
 

@@ -118,6 +118,16 @@ def test_the_table_reads_as_text() -> None:
     assert shown.loc[("64x3", "int8 ORT"), "faster than ORT fp32"].startswith("0.6")
     assert shown.loc[("64x3", "fp32 ORT"), "faster than ORT fp32"] == ""
     assert shown.loc[("64x3", "fp32 torch"), "payload (kB)"] == "8"
+    assert "processor" not in shown
+
+
+def test_of_several_processors_each_row_tells_its_own() -> None:
+    both = [make_records({network: (24, 5, 8)}).assign(**{"provenance.cpu": cpu})
+            for network, cpu in (("64x3", "AMD"), ("256x3", "ARM"))]
+    shown = inference.latency_table(inference.latency_rows(pd.concat(both, ignore_index=True)))
+    assert shown.groupby("network")["processor"].unique().map(list).to_dict() == {
+        "64x3": ["AMD"], "256x3": ["ARM"]
+    }
 
 
 def test_the_figure_plots_the_rows() -> None:

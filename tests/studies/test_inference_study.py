@@ -44,7 +44,7 @@ def test_the_smoke_profile_runs_to_records(tmp_path):
 
 def test_every_cell_of_the_full_profile_can_be_measured():
     parameters = dict(INFERENCE.profiles["full"], repeats=1, repeat_s=0.0, batches=[2])
-    parameters["networks"] = ["64x3", "40-30-20", *CNNS]
+    parameters["networks"] = ["64x3", "40-30-20", "nature-cnn", "cnn-128x3"]  # the others: minutes
     cells = INFERENCE.cells(parameters)
     # fp32 twice, fp16, bf16, int8 and int4; no int4 convolutions
     assert len(cells) == 6 + 6 + 5 + 5
@@ -56,9 +56,13 @@ def test_every_cell_of_the_full_profile_can_be_measured():
 def test_the_full_profile_holds_the_papers_networks_and_the_crossover():
     cells = [cell for cell, _ in INFERENCE.cells(INFERENCE.profiles["full"])]
     networks = {cell["network"] for cell in cells}
-    assert networks >= {f"{2**i}x3" for i in range(6, 13)} | {"4096-512-1024", "nature-cnn",
-                                                             "cnn-128x3"}  # fmt: skip
+    assert networks >= {f"{2**i}x3" for i in range(6, 13)} | {"4096-512-1024", *CNNS}
     assert {cell["batch"] for cell in cells} == {1, 8, 64}
+    large = [cell for cell in cells if cell["network"] in ("cnn-512x3", "cnn-1024x3")]
+    found = {(cell["runtime"], cell["precision"], cell["batch"]) for cell in large}
+    assert found == {(runtime, precision, batch) for runtime in ("onnxruntime", "torch")
+                     for precision in ("fp32", "int8") for batch in (1, 8)
+                     if (runtime, precision) != ("torch", "int8")}  # fmt: skip
 
 
 def test_latencies_are_those_of_the_calls():
@@ -87,12 +91,15 @@ def test_networks_are_repeatable_and_of_the_size_they_are_named_after():
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "a", "b", "c"), [("nature-cnn", 32, 64, 64),
-                                                   ("cnn-128x3", 128, 128, 128)])  # fmt: skip
-def test_convolutional_networks_are_both_readings_of_the_papers(name, a, b, c):
+@pytest.mark.parametrize(
+    ("name", "a", "b", "c", "units"),
+    [("nature-cnn", 32, 64, 64, 128), ("cnn-128x3", 128, 128, 128, 128),
+     ("cnn-512x3", 512, 512, 512, 512)],
+)  # fmt: skip
+def test_convolutional_networks_are_of_the_sizes_of_the_papers(name, a, b, c, units):
     cnn = random_policy(name, 0)
     convolutions = a * (4 * 8 * 8 + 1) + b * (a * 4 * 4 + 1) + c * (b * 3 * 3 + 1)
-    linear = 128 * (c * 7 * 7 + 1) + 6 * (128 + 1)
+    linear = units * (c * 7 * 7 + 1) + 6 * (units + 1)
     assert sum(p.numel() for p in cnn.parameters()) == convolutions + linear
     frames = random_inputs(cnn, 2, 0)
     assert frames.dtype == np.uint8
@@ -108,7 +115,8 @@ def test_bandwidth_is_bytes_over_seconds(monkeypatch):
     ("change", "message"),
     [
         ({"networks": ["wide"]},
-         "unknown network 'wide'; allowed: nature-cnn, cnn-128x3, or hidden"),
+         "unknown network 'wide'; allowed: nature-cnn, cnn-128x3, cnn-512x3, cnn-1024x3, or "
+         "hidden"),
         ({"networks": ["64x"]}, "unknown network '64x'"),
         ({"networks": ["64-64-64"]}, "network '64-64-64' is written '64x3'"),
         ({"networks": ["64"]}, "network '64' is written '64x1'"),

@@ -111,10 +111,14 @@ def crossover(widths: Floats, ratios: Floats) -> float:
 
 
 def latency_table(rows: pd.DataFrame, batch: int | None = None) -> pd.DataFrame:
-    """`latency_rows` for reading, texts; one batch size or (None) all of them."""
+    """`latency_rows` for reading, texts; one batch size or (None) all of them.
+
+    Where they are of several processors, each tells its own.
+    """
     if rows.empty:
         return rows
     rows = rows if batch is None else rows[rows["batch"] == batch]
+    several = rows["processor"].nunique() > 1
     return pd.DataFrame({
         "network": rows["network"], "batch": rows["batch"],
         "engine": rows["engine"].map(actor_label),
@@ -126,6 +130,7 @@ def latency_table(rows: pd.DataFrame, batch: int | None = None) -> pd.DataFrame:
         "faster than ORT fp32": _times(rows, "over_ort"),
         "payload (kB)": (rows["payload_bytes"] / 1e3).map("{:,.0f}".format),
         "opening (ms)": rows["open_ms"].map("{:.2g}".format),
+        **({"processor": rows["processor"]} if several else {}),
     }).reset_index(drop=True)  # fmt: skip
 
 
