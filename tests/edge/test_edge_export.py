@@ -15,7 +15,7 @@ import torch
 
 from quarl_nb.edge.build import build, run_test
 from quarl_nb.edge.c_text import literal
-from quarl_nb.edge.export import export_policy
+from quarl_nb.edge.export import TOLERANCE, export_policy
 from quarl_nb.edge.result import import_result
 from quarl_nb.errors import QuarlError
 from quarl_nb.inference.onnx import session_options
@@ -568,3 +568,34 @@ def test_a_full_disk_leaves_the_earlier_export(small_policy, obs, tmp_path, monk
     with pytest.raises(QuarlError, match="cannot write .*: No space left on device"):
         export_policy(small_policy, "int8", tmp_path, obs, name="p")
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_tolerances_are_shares_of_the_largest_output_and_action(make_policy, tmp_path, precision):
+    head = Head("tanh_scale", (-2.0, -2.0), (2.0, 2.0), (2,))
+    for kind, options in (("continuous", {"head": head}), ("discrete", {})):
+        net = make_policy((6,), linear(6, 2), **options)
+        net.layers[0].bias.data.fill_(-100.0)  # every output is negative
+        folder = export_policy(net, precision, tmp_path / kind, normal(40, 6), name="p")
+        told = json.loads((folder / "export.json").read_text())
+        share, largest = TOLERANCE[precision], -float(recorded(folder)["outputs"].min())
+        assert largest > 90 and told["tolerance"] == pytest.approx(share * largest)
+        action = share * 2.0 if kind == "continuous" else 0.0
+        assert told["action_tolerance"] == pytest.approx(action)
+        assert told["network"] == [6, 2]
+
+
+def test_an_export_tells_bounds_of_actions_in_finite_numbers(make_policy, tmp_path):
+    head = Head("clip", (-1.0, -np.inf), (0.5, np.inf), (2,))
+    net = make_policy((6,), linear(6, 2), head=head)
+    folder, largest = export_policy(net, "fp32", tmp_path, normal(9, 6), name="p"), 2.0**128
+    told = json.loads((folder / "export.json").read_text())["head"]
+    assert (told["low"][0], told["high"][0]) == (-1.0, 0.5)
+    assert largest > told["high"][1] == -told["low"][1] == pytest.approx(largest)
+
+
+def test_a_link_to_nowhere_of_the_users_own_is_not_lost(small_policy, obs, tmp_path):
+    (tmp_path / "Makefile").symlink_to("another/Makefile")
+    with pytest.raises(QuarlError, match="Makefile' would be lost"):
+        export_policy(small_policy, "int8", tmp_path, obs, name="p")
+    assert (tmp_path / "Makefile").is_symlink()

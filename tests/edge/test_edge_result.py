@@ -50,6 +50,7 @@ def test_a_result_becomes_one_record_a_runtime(tmp_path):
     assert list(frame["provenance.cpu_features"]) == [[], []]
     assert frame.loc["onnxruntime", "provenance.packages"] == {"onnxruntime": "1.31.0"}
     assert frame.loc["c", "provenance.packages"] == {}
+    assert "actions" not in frame and frame.loc["onnxruntime", "actions_as_recorded"] == 3
     # The same result again is the same records; a later one of that board is the newer.
     assert import_result(tmp_path / "result.json", store) == paths
     later = copy.deepcopy(RESULT) | {"start_time": "2026-11-22T08:00:00+00:00"}
@@ -116,16 +117,21 @@ C = ("runtimes", "c")
         (changed(*C, "latency_p50_s", value=1.0), "must be positive and rising"),
         (changed(*C, "latency_p10_s", value=-1.0), "must be positive and rising"),
         (changed(*C, "latency_p99_s", value=float("inf")), "latency_p99_s must be a number"),
+        (changed(*C, "latency_p99_s", value=float("nan")), "latency_p99_s must be a number"),
+        (changed(*C, "latency_min_s", value=0), "must be positive and rising"),
         (changed(*C, "latency_min_s"), "field 'runtimes.c.latency_min_s' is missing"),
         (changed(*C, "latency_min_s", value=2e-5), "must be positive and rising"),
         (changed(*C, "calls", value=0), "calls must be at least 1"),
         (changed(*C, "calls", value=10.5), "calls must be a whole number, not 10.5"),
+        (changed(*C, "resident_bytes", value=True), "bytes must be a whole number, not True"),
         (changed(*C, "actions_as_recorded", value=10**400), "must be 0 to 3"),
+        (changed(*C, "actions_as_recorded", value=-1), "must be 0 to 3"),
         (changed(*C, "observations", value=2), "observations is 2, but 3 were exported"),
         (changed(*C, "actions_as_recorded", value=4), "must be 0 to 3"),
         (changed("runtimes", "onnxruntime", "actions", value=[1]), "actions has 1 entries for 3"),
         (changed("runtimes", "onnxruntime", "actions", value=3), "actions' must be list"),
         (changed(*C, "resident_bytes", value=99_000_000), "at most the peak"),
+        (changed(*C, "resident_bytes", value=0), "resident_bytes must be positive"),
         (changed("runtimes", "onnxruntime", "version"), "onnxruntime.version' is missing"),
         (changed(*C, "correct"), "field 'runtimes.c.correct' is missing"),
         (changed(*C, "correct", value=0), "field 'runtimes.c.correct' must be bool"),

@@ -7,7 +7,7 @@ import pytest
 
 from quarl_nb.edge.boards import BOARDS, MACS_PER_CYCLE, RUNTIME_BYTES, Sourced, model_inputs
 from quarl_nb.edge.build import Target, board
-from quarl_nb.edge.cycles import _loops, inner_loop
+from quarl_nb.edge.cycles import InnerLoop, _loops, _macs, inner_loop
 from quarl_nb.edge.export import export_policy
 from quarl_nb.edge.pi_model import macs, predict, swap_s, weight_bytes
 from quarl_nb.errors import QuarlError, UnavailableError
@@ -130,6 +130,39 @@ def test_bad_input_is_one_clear_line(call, message):
 def test_loops_are_found_in_assembly():
     text = "start:\n\tmov x0, x1 // a note\n.LBB0_1:\n\tfmla v0.4s, v1.4s, v2.4s\n\tb.ne .LBB0_1\n"
     assert _loops(text)[1:] == [["fmla v0.4s, v1.4s, v2.4s", "b.ne .LBB0_1"]]
+
+
+def test_a_loop_may_end_in_a_test_for_zero_and_holds_no_directives_and_no_other_loop():
+    text = ".L1:\n\tmov x2, x3\n.L2:\n\t.loc 1 2\n\tnop\n\tcbnz x0, .L2\n\tcbz w1, .L1\n"
+    assert _loops(text)[1:] == [["nop", "cbnz x0, .L2"]]
+    assert _loops(text.replace("cbnz", "cbz"))[1:] == [["nop", "cbz x0, .L2"]]
+
+
+def test_multiplications_of_every_instruction_by_hand():
+    counted = {"fmla v0.4s, v1.4s, v2.4s": 4, "fmul v0.4s, v1.4s, v2.s[0]": 4,
+               "smull v0.8h, v1.8b, v2.8b": 8, "smlal2 v0.8h, v1.16b, v2.16b": 8,
+               "mla v0.8h, v1.8h, v2.8h": 8, "mul v0.8h, v1.8h, v2.8h": 8,
+               "sdot v0.4s, v1.16b, v2.16b": 16, "add v0.4s, v0.4s, v1.4s": 0}  # fmt: skip
+    assert {line: _macs([line]) for line in counted} == counted
+    assert _macs([*counted]) == 56
+
+
+def test_cycles_are_of_one_pass_of_the_loop_that_multiplies_most(monkeypatch, tmp_path):
+    copies = ".L1:\n" + 9 * "\tldr q0, [x0]\n" + "\tb.ne .L1\n"
+    told = ".L2:\n\tfmla v0.4s, v1.4s, v2.4s\n\tfmla v3.4s, v1.4s, v2.4s\n\tb.ne .L2\n"
+    (tmp_path / "made.s").write_text(copies + told)
+    made = {"compiler": f"#!/bin/sh\nfor last; do :; done\ncp {tmp_path}/made.s $last\n",
+            "llvm-mca": "#!/bin/sh\necho 'Iterations:        100'\necho 'Total Cycles:      500'\n"}
+    for name, content in made.items():
+        (tmp_path / name).write_text(content)
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setattr(
+        "quarl_nb.edge.cycles.board", lambda cpu: Target((str(tmp_path / "compiler"),))
+    )
+    found = inner_loop(tmp_path, "cortex_a53")
+    assert found == InnerLoop(macs=8, instructions=3, cycles=5.0)
+    assert found.macs_per_cycle == pytest.approx(1.6)
 
 
 @pytest.mark.parametrize(

@@ -217,6 +217,38 @@ def test_a_held_weight_is_quantized_anew_when_its_changes_are_told_and_in_copies
         assert torch.equal(layer.weight, 2 * held) and layer.weight is layer.weight
 
 
+def test_what_was_held_is_not_held_again() -> None:
+    (layer,) = quantize_aware([nn.Linear(4, 3)], bits=4)
+    start(layer)
+    layer.eval()
+    with torch.no_grad():
+        layer.holding = True
+        held = layer.weight
+        layer.holding = False
+        dict(layer.named_parameters())["weight"].data.mul_(2)  # of which its version does not tell
+        layer.holding = True
+        assert torch.equal(layer.weight, 2 * held)
+
+
+def test_a_weight_held_before_the_start_is_quantized_after_it() -> None:
+    (layer,) = quantize_aware([nn.Linear(40, 30)], bits=2)
+    layer.eval()
+    layer.holding = True
+    with torch.no_grad():
+        assert len(layer.weight.unique()) > 4
+        start(layer)
+        assert len(layer.weight.unique()) <= 4
+
+
+def test_quantizers_begin_in_the_mode_of_their_layer() -> None:
+    network = mlp().eval()
+    layers = quantize_aware([network], 8)
+    network(normal(4, 5))
+    assert [layer.input_quantizer.running_count.item() for layer in layers[1:]] == [0, 0]
+    network.train()(normal(4, 5))
+    assert [layer.input_quantizer.running_count.item() for layer in layers[1:]] == [1, 1]
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_state_survives_saving(method: str) -> None:
     trained, fresh = mlp(), mlp()

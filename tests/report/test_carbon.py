@@ -135,6 +135,11 @@ def test_a_gpu_is_the_learners() -> None:
     assert costed_runs(frame.drop(columns="run_energy")).empty
     on_cpu = frame.drop(columns="run_energy").assign(**{"budget.device": "cpu"})
     assert len(costed_runs(on_cpu)) == len(frame)
+    assert len(costed_runs(on_cpu.assign(**{"budget.device": ""}))) == len(frame)
+    no_length = [{"gpu_energy_j": 3.0, "ram_energy_j": 0.0}] * len(frame)
+    assert costed_runs(frame.assign(run_energy=no_length)).empty
+    unmetered = frame["energy.cpu_energy_j"].where(frame["seed"] > 0)
+    assert {*costed_runs(frame.assign(**{"energy.cpu_energy_j": unmetered}))["seed"]} == {1, 2}
 
 
 def test_memory_is_the_runs_own_and_in_older_records_the_cells() -> None:
@@ -167,7 +172,7 @@ def test_a_boards_joules_hold_the_memorys_already() -> None:
     board = planted().assign(**{"energy.method": "pmic", "energy.ram_energy_j": 0.0})
     share, every = (row_of(emissions(board, Assumptions(memory=memory), [ALL]), INT8)["kg"]
                     for memory in ("share", "all"))  # fmt: skip
-    assert share == every
+    assert share == every == pytest.approx(REACHED * WATTS * 25 * KG_PER_J)
 
 
 def test_intervals_per_step_are_welchs() -> None:
@@ -248,6 +253,7 @@ def test_tables_show_published_beside_measured() -> None:
     assert sides.index.names == ["task", "kind of actor"]
     assert sides.loc[("Walker Stand", "int8 ORT"), ("torch fp32 / this", "actors")] == \
         "4.00 [4.00, 4.00]"
+    assert sides.loc[("Walker Stand", "fp32 torch"), ("torch fp32 / this", "actors")] == ""
     assert savings(found, "return") == (
         "against torch fp32 on 2 of 2 settings, and cost more on 0, "
         "against ORT fp32 on 2 of 2 settings, and cost more on 0")
@@ -263,6 +269,8 @@ def test_tables_show_published_beside_measured() -> None:
     (told,) = metering(costed_runs(planted()))
     assert told.startswith("9 runs by `tdp_x_cpu_time`: an estimate, not a reading")
     assert "360 g CO2e/kWh (a table)" in told
+    (both,) = metering(costed_runs(on_gpu(planted())))
+    assert "CPU-seconds times assumed watts; the GPU's own energy counter (a default)" in both
     asleep = planted().assign(**{"energy.suspended_s": [300.0] + 8 * [0.0]})
     *_, warning = metering(costed_runs(asleep))
     assert "The machine slept during 1 of them" in warning
@@ -301,6 +309,11 @@ def test_sensitivity_has_a_row_an_assumption() -> None:
     assert norway["Walker Stand"] == "2.22 [2.22, 2.22]"  # a grid changes no ratio
     assert norway["g CO2e saved, estimated"] == f"{saved * 0.03008 / 0.36:.3g}"
     assert shown.loc[("memory", "not counted"), "Walker Stand"] == "2.20 [2.20, 2.20]"
+    memory = joules(TORCH, TORCH_S, 20.0) / joules(INT8, INT8_S, 20.0)
+    assert shown.loc[("memory", "all of the machine's"), "Walker Stand"].startswith(f"{memory:.2f}")
+    laptop = 15 / 8 * (55 - 25) + MEMORY_W * (TORCH_S - INT8_S) / 4 * 1000  # 15 W, 8 threads
+    assert shown.loc[("watts of a thread", "1.9 W"), "g CO2e saved, estimated"] == \
+        f"{REACHED * laptop * KG_PER_J * 1e3:.3g}"
 
 
 def test_what_is_saved_says_of_how_many_settings_it_is() -> None:
@@ -424,6 +437,8 @@ def test_a_mean_saving_must_be_certain_and_bounded() -> None:
     found = carbon_mean(dear(on_gpu(with_energy(alike, 0.1)), 2.4), 0.9)
     assert found.interval is not None and found.interval.low < 1 < found.interval.high
     assert found.verdict == "inconclusive"
+    less = carbon_mean(dear(on_gpu(with_energy(alike, 0.1)), 2.4), 1.0)  # not certainly below 1
+    assert found.interval.value < 1 and less.verdict == "inconclusive"
 
     # The average of torch's runs, redrawn, does not get there where it holds too many of this one.
     def returns(_: str, actor: str, seed: int) -> Sequence[float]:
@@ -520,3 +535,54 @@ def test_one_run_of_fp32_beside_several_of_int8_has_no_interval() -> None:
     lone = every[(actors_of(every) == INT8) | (every["seed"] == 0)]
     row = row_of(emissions(lone), INT8)
     assert row["ratio_torch"] > 2 and np.isnan(row["ratio_torch_low"])
+
+
+def test_runs_are_those_of_the_side_that_has_fewer() -> None:
+    every = planted()
+    lone = every[(actors_of(every) != TORCH) | (every["seed"] == 0)]
+    assert row_of(emissions(lone), INT8)["base_runs"] == 1  # of torch; ORT has three
+    assert row_of(emissions(every), INT8)["base_runs"] == 3
+    two = every[(actors_of(every) != INT8) | (every["seed"] > 0)]
+    assert carbon_table(emissions(two), "return").loc["Walker Stand", ("runs", "")] == "2"
+
+
+def test_savings_and_costs_are_told_where_the_interval_is_beyond_one() -> None:
+    found = emissions(planted())
+    for (low, high), saves, costs in (((1.1, 1.4), 1, 0), ((0.8, 1.2), 0, 0), ((0.7, 0.9), 0, 1)):
+        rows = found.assign(ratio_torch_low=low, ratio_torch_high=high)
+        assert savings(rows, "return").startswith(
+            f"against torch fp32 on {saves} of 1 settings, and cost more on {costs}")
+
+
+def test_a_mean_saving_is_as_sure_as_its_fewest_runs_and_of_runs_metered_alike() -> None:
+    tasks = planted(["Walker Stand", "Cartpole (Gym)"], noise=0.1)
+    for task in ("Walker Stand", "Cartpole (Gym)"):
+        kept = (tasks["task"] != task) | (tasks["seed"] == 0)
+        mean = mean_saving(costed_runs(tasks[kept]))
+        assert mean.value > 2 and np.isnan([mean.low, mean.high]).all()
+    costly = dear(tasks, 4)
+    counted = (costly["task"] == "Walker Stand") & (actors_of(costly) == INT8)
+    mixed = costly.assign(**{"energy.method": costly["energy.method"].mask(counted, "rapl")})
+    alone = costly[costly["task"] != "Walker Stand"]
+    assert mean_saving(costed_runs(mixed)) == mean_saving(costed_runs(alone))
+
+
+def test_a_verdict_is_of_the_papers_setting_and_of_no_smoke() -> None:
+    walker, cart = (on_gpu(planted([task], noise=0.01)) for task in
+                    ("Walker Stand", "Cartpole (Gym)"))  # fmt: skip
+    elsewhere = dear(on_gpu(planted(["Walker Stand"], n_actors=1)), 9)
+    smoke = dear(walker, 9).assign(profile="smoke", key=walker["key"] + " smoke")
+    expected = carbon_mean(walker, 2.2)
+    for more in (elsewhere, smoke):
+        found = carbon_mean(pd.concat([walker, more], ignore_index=True), 2.2)
+        assert found.interval == expected.interval
+        assert found.measured.count("Walker Stand") == 1
+    both = pd.concat([dear(walker, 2), cart], ignore_index=True)
+    least = carbon_range(both, 1.9, 3.76).interval
+    assert least == carbon_range(dear(walker, 2), 1.9, 3.76).interval
+    assert least is not None and 1 < least.value < 1.5
+
+
+def test_carbon_follows_speed_nowhere_where_nothing_is_faster() -> None:
+    found = carbon_follows_speed(slowed(every_task(), 10))
+    assert found.verdict == "inconclusive" and found.measured.startswith("faster on 0 of 11")

@@ -192,6 +192,7 @@ def test_table6_has_published_measured_and_modelled() -> None:
     assert times["modelled, Raspberry Pi 3B"] == "2.5"
     assert ratios["modelled, Raspberry Pi 3B"] == "4×"
     assert row["process (MB)", "measured, this machine, ORT"] == "62.8"
+    assert row["weights (kB)", ""] == "2,750"
     assert row["success", "published"] == "75%"
     assert row["success", edge.tables.MEASURED].startswith("80.0% [77.4%, 82.4%]")
     int4 = shown.loc[("Policy III", "int4")]
@@ -272,6 +273,7 @@ def test_trainings_with_quantization_are_judged_by_how_they_differ() -> None:
     assert three["low"] == pytest.approx(0.7 - 0.2484, rel=1e-3)
     assert three["fall_high"] == pytest.approx(0.2 + 0.2484, rel=1e-3)
     assert trained(0.99, 0.9, 0.99)["high"] == 1.0
+    assert trained(0.01, 0.1, 0.01)["low"] == 0.0
 
 
 def test_two_trainings_stand_in_tables_without_an_interval() -> None:
@@ -426,6 +428,8 @@ def test_emulated_cores_tell_instructions_and_bytes() -> None:
     shown = edge.tables.emulated_table(found)
     assert list(shown["instructions, measured"]) == ["2,400", "600", "300"]
     assert set(shown["actions as simulated"]) == {"100%"}
+    assert list(shown["constant (kB), measured"]) == ["40.0", "10.0", "5.0"]
+    assert shown["stack (kB), measured"].iloc[0] == "0.5"
     assert set(shown["they hold"]) == {edge.tables.PRINTING}  # older records do not tell
     anew = rows.assign(printing_counted=False)
     assert not edge.modelled.emulated_rows(anew)["printing_counted"].any()
@@ -481,3 +485,105 @@ def test_flash_makes_up_for_no_time_that_the_model_explains() -> None:
     slow = records.assign(modelled_latency_s=1e3 * records["modelled_latency_s"])
     rows = edge.modelled.explanation_rows(slow)
     assert (rows["ratio"] < 1).all() and (rows["flash_bytes"] == 0).all()
+
+
+def test_of_several_records_of_one_place_the_last_counts() -> None:
+    twice = pd.concat([timed(), timed().assign(latency_p50_s=7.0)], ignore_index=True)
+    rows = timings.latency_rows(twice)
+    assert len(rows) == 3 * 3 * 2 * 2
+    assert (rows.loc[rows["source"] == "measured", "latency_s"] == 7).all()
+
+
+def test_fp32_is_the_same_whatever_ranges_it_was_exported_with() -> None:
+    sizes = [22, 64, 64, 64, 25]
+    rows = timings.latency_rows(pd.DataFrame([
+        imported(sizes, "fp32", 40, "Pi"), imported(sizes, "int8", 10, "Pi") | {"ranges": "mse"},
+        imported(sizes, "fp32", 30, "Pi") | {"ranges": "mse"},
+    ]))  # fmt: skip
+    assert rows[["precision", "ranges"]].to_numpy().tolist() == [["fp32", ""], ["int8", "mse"]]
+    assert rows["speedup"].iloc[1] == pytest.approx(3)
+
+
+def test_rows_are_in_one_order_however_records_come() -> None:
+    board = pd.DataFrame([imported([22, 4096, 512, 1024, 25], "int8", 1, "Pi")])  # of 7 bytes
+    records = pd.concat([board, timed()[::-1]], ignore_index=True)
+    rows = timings.latency_rows(records)
+    assert list(rows["network"].unique()) == [*NETWORKS.values()]
+    ours = rows[rows["machine"] != "Pi"].head(12)
+    assert list(ours["source"]) == 6 * ["measured"] + 6 * ["modelled"]
+    assert list(ours["runtime"]) == 2 * [*3 * ["c"], *3 * ["onnxruntime"]]
+    assert list(ours["precision"]) == 4 * ["fp32", "int8", "int4"]
+
+
+def test_crashes_and_flights_out_of_time_are_told_apart() -> None:
+    records = flights({}, networks={"Policy I": "64x3"})
+    records["outcomes"] = 700 * "s" + 200 * "c" + 100 * "t"
+    rows = edge.success.success_rows(records)
+    assert rows.loc[0, ["success", "crash", "timeout"]].tolist() == pytest.approx([0.7, 0.2, 0.1])
+    shown = edge.tables.success_table(rows).iloc[0]
+    assert (shown["crashes"], shown["out of time"]) == ("20.0%", "10.0%")
+
+
+def test_fewer_episodes_do_not_compare() -> None:
+    records = flights({("int8", "minmax"): 0.8}, networks={"Policy I": "64x3"})
+    records["outcomes"] = records["outcomes"].where(records["precision"] == "fp32", "ssc")
+    with pytest.raises(QuarlError, match="int8 and fp32 flew different episodes"):
+        edge.success.success_rows(records)
+    pair = ("Policy I", "fp32"), ("Policy I", "int8")
+    assert edge.success.loss_between(records, *pair) is None
+    never = flights({("int8", "minmax"): 0.8}, networks={"Policy I": "64x3"}, base=0.0)
+    assert edge.success.loss_between(never, *pair) is None
+
+
+def test_min_max_ranges_stand_in_table_6_and_for_a_policy_against_another() -> None:
+    flown = flights({("int8", "per_channel"): 0.5, ("int8", "minmax"): 0.81})
+    loss = edge.success.loss_between(flown, ("Policy I", "fp32"), ("Policy I", "int8"))
+    assert loss is not None and loss.interval.value == pytest.approx(0.1)
+    rows = edge.success.success_rows(flown)
+    row = rows.set_index(["policy", "precision", "method"]).loc["Policy I", "int8", "minmax"]
+    assert row["keys"] == ("Policy I/int8/minmax", "Policy I/fp32/minmax")
+    shown = edge.tables.table6(pd.DataFrame(), rows)
+    assert shown.loc[("Policy I", "int8"), ("success", edge.tables.MEASURED)].startswith("81.0%")
+
+
+def test_no_loss_over_trainings_is_of_five_per_cent_of_fp32() -> None:
+    """Falls 0.01 apart and 0.025, 5 % of 0.5, from the margin: t = 0.025 / (0.01 / sqrt(3))."""
+    t = 0.025 / (0.01 / 3**0.5)
+    p = (1 - t / (2 + t**2) ** 0.5) / 2  # Student's, 2 degrees of freedom
+    for rates, name in (((0.51, 0.5, 0.49), "p_no_loss"), ((0.46, 0.45, 0.44), "p_loss")):
+        parts = [flights({("affine4", "qat"): rate}, base=0.5, networks={"Policy I": "64x3"})
+                 .assign(seed=seed) for seed, rate in enumerate(rates)]  # fmt: skip
+        parts[1:] = [part[part["method"] == "qat"] for part in parts[1:]]
+        rows = edge.success.success_rows(pd.concat(parts, ignore_index=True))
+        assert rows.loc[rows["method"] == "qat", name].tolist() == pytest.approx([p])
+
+
+def test_of_modelled_boards_table_6_has_the_papers_alone() -> None:
+    records = timed()
+    other = records[records["source"] == "modelled"].assign(machine="Raspberry Pi 5")
+    rows = timings.latency_rows(pd.concat([records, other], ignore_index=True))
+    heads = {where for _, where in edge.tables.table6(rows, pd.DataFrame()).columns}
+    assert "modelled, Raspberry Pi 3B" in heads and "modelled, Raspberry Pi 5" not in heads
+
+
+def test_what_swapping_would_have_to_explain_is_shown_in_megabytes() -> None:
+    rows = edge.modelled.explanation_rows(timed())
+    shown = edge.tables.explanation_table(rows).set_index(["policy", "precision"])
+    row = shown.loc[("Policy II", "fp32")]
+    assert row.filter(like="MB").tolist() == ["0.600", "61", "839", "2.65"]
+    assert (row["published (ms)"], row["modelled (ms)"]) == ("133", "1")
+    assert row["published / modelled"] == "133" and row["over its weights, modelled"] == "4.4"
+
+
+def test_a_process_that_does_not_tell_its_bytes_has_none_in_tables() -> None:
+    told = [edge.tables.megabytes(size) for size in (0.0, np.nan, 1_234_567.0)]
+    assert told == ["", "", "1.23"]
+
+
+def test_one_policy_a_board_needs_no_name() -> None:
+    sizes = [22, 64, 64, 64, 25]
+    rows = timings.latency_rows(pd.DataFrame([
+        imported(sizes, "fp32", 30, board) | {"policy": name}
+        for board, name in (("Pi A", "a"), ("Pi B", "b"))]))  # fmt: skip
+    assert list(edge.tables.boards_table(rows).index) == [
+        ("Pi A", "measured, C", "Policy I"), ("Pi B", "measured, C", "Policy I")]

@@ -29,6 +29,7 @@ from quarl_nb.rl import replay_state
 from quarl_nb.rl.checkpoint import (
     Mark,
     Progress,
+    has_finite_weights,
     held,
     load_checkpoint,
     read_progress,
@@ -392,6 +393,24 @@ def test_what_cannot_be_read_is_one_clear_line(tmp_path):
     torch.save([1, 2], path)
     with pytest.raises(QuarlError, match="it is no checkpoint of quarl_nb; to start anew"):
         read_progress(path)
+
+
+def test_a_checkpoint_that_may_not_be_read_need_not_be_deleted(tmp_path):
+    (tmp_path / "c.pt").mkdir()
+    for read in (read_progress, lambda path: load_checkpoint(path, model())):
+        with pytest.raises(QuarlError, match="c.pt' cannot be read: ") as line:
+            read(tmp_path / "c.pt")
+        assert "delete it" not in str(line.value)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), -float("inf")])
+def test_weights_are_finite_where_ranges_and_targets_are_too(bad):
+    assert has_finite_weights(model())
+    target, buffered = model(), model()
+    with torch.no_grad():
+        next(target.q_net_target.parameters()).view(-1)[0] = bad
+    buffered.q_net.register_buffer("running_max", torch.tensor([1.0, bad]))
+    assert not has_finite_weights(target) and not has_finite_weights(buffered)
 
 
 def test_one_changed_bit_of_a_weight_is_noticed_and_changes_nothing(tmp_path):

@@ -141,16 +141,53 @@ def test_a_length_that_the_file_does_not_have_takes_no_memory(tmp_path: Path) ->
         tracemalloc.stop()
 
 
-def test_statistics_must_be_usable(normalizer: VecNormalize, tmp_path: Path) -> None:
-    for bad in (np.nan, np.inf, -1.0):
-        normalizer.obs_rms.var = np.full(3, bad)
-        normalizer.save(str(tmp_path / "v.pkl"))
-        with pytest.raises(QuarlError, match="not finite"):
-            read_vecnormalize(tmp_path / "v.pkl")
+def test_a_pickle_that_is_too_large_is_not_read(
+    normalizer: VecNormalize, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    normalizer.save(str(tmp_path / "v.pkl"))
+    size = (tmp_path / "v.pkl").stat().st_size
+    monkeypatch.setattr(safe_pickle, "MAX_PICKLE_BYTES", size)
+    assert read_vecnormalize(tmp_path / "v.pkl") is not None
+    monkeypatch.setattr(safe_pickle, "MAX_PICKLE_BYTES", size - 1)
+    with pytest.raises(QuarlError, match="v.pkl': larger than "):
+        read_vecnormalize(tmp_path / "v.pkl")
 
 
 @pytest.mark.parametrize(
-    ("name", "bad"), [("epsilon", np.zeros(5)), ("clip_obs", 10**400)], ids=["epsilon", "clip"]
+    ("name", "bad"),
+    [("var", np.nan), ("var", np.inf), ("var", -1.0), ("mean", np.nan), ("mean", -np.inf)],
+)
+def test_statistics_must_be_usable(
+    normalizer: VecNormalize, tmp_path: Path, name: str, bad: float
+) -> None:
+    setattr(normalizer.obs_rms, name, np.array([1.0, bad, 1.0]))
+    normalizer.save(str(tmp_path / "v.pkl"))
+    with pytest.raises(QuarlError, match="not finite"):
+        read_vecnormalize(tmp_path / "v.pkl")
+
+
+def test_what_never_varied_is_divided_by_epsilon_alone(
+    normalizer: VecNormalize, tmp_path: Path
+) -> None:
+    normalizer.obs_rms.var = np.zeros(3)
+    normalizer.save(str(tmp_path / "v.pkl"))
+    found = read_vecnormalize(tmp_path / "v.pkl")
+    assert found is not None and found.var.tolist() == [0, 0, 0]
+
+
+def test_means_and_variances_are_of_the_same_observation(
+    normalizer: VecNormalize, tmp_path: Path
+) -> None:
+    normalizer.obs_rms.var = np.ones(1)
+    normalizer.save(str(tmp_path / "v.pkl"))
+    with pytest.raises(QuarlError, match="v.pkl' holds no observation statistics"):
+        read_vecnormalize(tmp_path / "v.pkl")
+
+
+@pytest.mark.parametrize(
+    ("name", "bad"),
+    [("epsilon", np.zeros(5)), ("clip_obs", 10**400), ("clip_obs", np.ones(2))],
+    ids=["epsilon", "clip", "clips"],
 )
 def test_what_is_no_single_number_is_one_line(
     normalizer: VecNormalize, tmp_path: Path, name: str, bad: Any
@@ -214,6 +251,11 @@ def test_damaged_and_swollen_tensors_are_refused() -> None:
     # One stored number, viewed as 2**40 of them.
     with pytest.raises(QuarlError, match="more than 1024 MiB"):
         read_tensors(saved({"w": torch.zeros(1).expand(2**20, 2**20)}), "x")
+    # Elements of four bytes: 1024 MiB of them, and one more in a tensor of its own.
+    most, one = torch.zeros(1).expand(2**28), torch.zeros(1)
+    assert read_tensors(saved({"w": most}), "x")["w"].shape == (2**28,)
+    with pytest.raises(QuarlError, match="more than 1024 MiB"):
+        read_tensors(saved({"w": most, "b": one}), "x")
 
 
 def test_damaged_tensors_of_the_old_format_are_one_line() -> None:
@@ -236,6 +278,21 @@ def test_a_zip_bomb_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         open_zip(bomb, "bomb")
     with pytest.raises(QuarlError, match="unpacks to more than 1 MiB"):
         read_tensors(bomb.read_bytes(), "policy.pth")
+
+
+def test_members_of_a_zip_are_bounded_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(safe_pickle, "MAX_ZIP_BYTES", 1 << 20)
+    file = tmp_path / "x.zip"
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name in ("data", "policy.pth"):
+            archive.writestr(name, bytes(1 << 19))
+    open_zip(file, "x").close()
+    with zipfile.ZipFile(file, "a") as archive:
+        archive.writestr("one more", b"!")
+    with pytest.raises(QuarlError, match="unpacks to more than 1 MiB"):
+        open_zip(file, "x")
 
 
 def test_a_zip_that_lies_about_its_size_is_damaged(tmp_path: Path) -> None:

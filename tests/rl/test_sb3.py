@@ -98,6 +98,10 @@ MODELS: dict[str, Callable[[], BaseAlgorithm]] = {
         **kwargs(share_features_extractor=False, ortho_init=False),
     ),
     "ppo flat frames": lambda: sb3.PPO("MlpPolicy", SmallFrames(), n_steps=2, batch_size=2),
+    "ppo undivided frames": lambda: sb3.PPO(
+        "CnnPolicy", Frames(), n_steps=2, batch_size=2,
+        **kwargs(normalize_images=False, ortho_init=False),
+    ),
     "a2c frames": lambda: sb3.A2C("CnnPolicy", Frames(), n_steps=2, **PLAIN),
     "dqn": lambda: sb3.DQN("MlpPolicy", CARTPOLE, **OFF),
     "dqn frames": lambda: sb3.DQN("CnnPolicy", Frames(), **OFF),
@@ -235,7 +239,7 @@ def test_the_fast_cnn_is_an_ordinary_one() -> None:
 @pytest.fixture
 def normalized() -> BaseAlgorithm:
     """In an environment with `VecNormalize`."""
-    env = VecNormalize(DummyVecEnv([lambda: gym.make(PENDULUM)]), clip_obs=1.5)
+    env = VecNormalize(DummyVecEnv([lambda: gym.make(PENDULUM)]), clip_obs=1.5, epsilon=0.1)
     model = sb3.A2C("MlpPolicy", env, device="cpu")
     perturb(model)
     model.learn(200)
@@ -351,6 +355,30 @@ def test_normalization_of_another_model_is_not_taken(
     MODELS["dqn"]().save(tmp_path / "CartPole-v1.zip")
     with pytest.raises(QuarlError, match=rf"'{beside}' normalizes observations \[3\], not \[4\]"):
         load_policy(tmp_path / "CartPole-v1.zip")
+
+
+def test_a_live_normalizer_that_leaves_observations_as_they_are_is_no_step(
+    normalized: BaseAlgorithm,
+) -> None:
+    normalized.get_vec_normalize_env().norm_obs = False
+    net = policy_from_model(normalized)
+    assert net.spec.layers[0].kind == "flatten"
+    assert_same(net, normalized, observations(normalized))
+
+
+def test_a_policy_stays_as_it_was_while_its_model_learns_unless_it_shares_its_tensors(
+    normalized: BaseAlgorithm,
+) -> None:
+    obs = torch.ones(5, 3)
+    kept = policy_from_model(normalized)
+    tensors = normalized.policy.state_dict()
+    following = policy_from_model(normalized, tensors=tensors)
+    before = kept(obs)
+    assert torch.equal(following(obs), before)
+    with torch.no_grad():
+        normalized.policy.action_net.bias += 1
+    assert torch.equal(kept(obs), before)
+    torch.testing.assert_close(following(obs), before + 1)
 
 
 def test_statistics_that_leave_observations_as_they_are_are_not_told(

@@ -42,6 +42,8 @@ def test_a_run_ends_with_its_best_policy_and_its_progress(tmp_path):
     assert net.spec.provenance["timesteps"] == progress.best_timesteps
     assert net.spec.provenance["timesteps_run"] == progress.timesteps
     assert net.spec.provenance["selection"]["mean"] == progress.best_return
+    assert net.spec.provenance["selection"]["first_seed"] == 10_000  # none of the studies'
+    assert net.spec.provenance["selection"]["episodes"] == 2
     assert net.spec.provenance["hyperparameters"]["learning_rate"] == "linear from 0.001"
     lines = (tmp_path / "run" / "progress.csv").read_text().splitlines()
     assert lines[0].startswith("timesteps,wall_s")
@@ -237,9 +239,80 @@ def test_only_policies_that_learn_probabilities_draw_their_actions():
 
 
 def test_training_stops_at_its_target_return(tmp_path):
-    progress = training.train(short("ppo-CartPole-v1", target_return=-1.0), tmp_path)
+    recipe = short("ppo-CartPole-v1", target_return=-1.0)
+    progress = training.train(recipe, tmp_path)
     assert progress.done
-    assert progress.timesteps < 600
+    assert progress.timesteps == 304  # all that were made until its first evaluation
+    assert training.train(recipe, tmp_path) == progress
+    assert training.train(replace(recipe, target_return=501.0), tmp_path).timesteps >= 600
+
+
+def test_a_return_that_is_the_target_reaches_it_and_the_first_of_equal_policies_is_kept(
+    tmp_path, monkeypatch
+):
+    means = iter([50.0, 50.0, 60.0])
+    monkeypatch.setattr(training, "evaluate", lambda *_: Evaluation([next(means)], [1], [0], 0.1))
+    recipe = short("a2c-CartPole-v1", timesteps=800, eval_every=80, target_return=60.0)
+    progress = training.train(recipe, tmp_path)
+    assert progress.done and progress.timesteps == 240
+    (tmp_path / "progress.csv").unlink()
+    means = iter([50.0, 50.0, 40.0])
+    progress = training.train(replace(recipe, timesteps=240), tmp_path / "anew")
+    assert (progress.best_return, progress.best_timesteps) == (50.0, 80)
+
+
+def test_a_resumed_run_draws_other_random_numbers_and_is_evaluated_as_planned(
+    tmp_path, stop_after, monkeypatch
+):
+    seeds = []
+
+    def spied(*arguments):
+        model = make_model(*arguments)
+        model.set_random_seed = seeds.append
+        return model
+
+    monkeypatch.setattr(training, "make_model", spied)
+    recipe = short("ppo-CartPole-v1")
+    stop_after(35, recipe, tmp_path, 3)
+    training.train(recipe, tmp_path, 3)
+    assert seeds == [3, 3 + 256]
+    _, *rows = (tmp_path / "progress.csv").read_text().splitlines()
+    # The first steps of eight environments past 300 and 600, and the end of the last rollout.
+    assert [row.split(",")[0] for row in rows] == ["304", "600", "768"]
+
+
+def test_time_counts_on_and_saves_that_take_long_come_seldom(tmp_path, monkeypatch):
+    now, begun = [0.0], []
+
+    def tick() -> float:
+        now[0] += 10
+        return now[0]
+
+    def save(path, model, progress, mark):
+        begun.append(now[0])
+        now[0] += 60
+
+    monkeypatch.setattr(training, "save_checkpoint", save)
+    clock = SimpleNamespace(time=tick, perf_counter=lambda: now[0])
+    monkeypatch.setattr(training, "time", clock)
+    recipe = short("a2c-CartPole-v1", timesteps=8 * 160, eval_every=10**9)
+    save_checkpoint(tmp_path / "checkpoint.pt", make_model(recipe, 0), Progress(wall_s=1000.0))
+    progress = training.train(recipe, tmp_path, deadline=10**9)
+    # 160 steps of 10 s. After two minutes; 60 s / 0.05 after that; at the end.
+    assert begun == [120, 180 + 1200, 160 * 10 + 2 * 60]
+    assert progress.wall_s == 1000 + begun[-1]
+
+
+def test_the_training_return_is_of_the_last_hundred_episodes(tmp_path, monkeypatch):
+    class Older(training._Monitor):
+        def __init__(self, *arguments):
+            super().__init__(*arguments)
+            self.episode_returns = [1e9] + [0.0] * 99
+
+    monkeypatch.setattr(training, "_Monitor", Older)
+    training.train(short("a2c-CartPole-v1", eval_every=10**9), tmp_path)
+    _, row = (tmp_path / "progress.csv").read_text().splitlines()
+    assert 0 < float(row.split(",")[2]) < 500
 
 
 @pytest.mark.parametrize("name", ["dqn-CartPole-v1", "ppo-MountainCarContinuous-v0"])

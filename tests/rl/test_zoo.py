@@ -162,7 +162,20 @@ def test_policies_are_trained_published_and_listed(project):
     results = dict(zoo.train_policies([PPO, A2C]))
     assert results == {name: zoo.policy_folder(name) for name in (PPO, A2C)}
     assert load_policy(zoo.policy_folder(PPO)).spec.algo == "ppo"
-    assert zoo.state_of(PPO) == "trained"
+    made = [load_policy(results[name]).spec.provenance["timesteps_run"] for name in (PPO, A2C)]
+    assert made == [512, 320]  # in whole rollouts, more than planned and just as many
+    assert zoo.state_of(PPO) == zoo.state_of(A2C) == "trained"
+    save_policy(load_policy(zoo.run_folder(PPO) / "best"), zoo.policy_folder(PPO))  # as before
+    assert zoo.state_of(PPO) == "trained"  # by a run that is done
+
+
+def test_a_run_whose_checkpoint_does_not_tell_its_updates_is_published(project):
+    train(project[A2C], zoo.run_folder(A2C))
+    checkpoint = zoo.run_folder(A2C) / "checkpoint.pt"
+    state = torch.load(checkpoint, weights_only=True)
+    state["progress"]["updates"] = None  # as in older ones
+    torch.save(state, checkpoint)
+    assert zoo.publish(zoo.run_folder(A2C), zoo.policy_folder(A2C)) == zoo.policy_folder(A2C)
 
 
 def test_a_run_out_of_time_publishes_nothing_and_goes_on(project, monkeypatch, clock):
@@ -236,6 +249,9 @@ def test_a_published_policy_says_that_its_run_was_cut_short(project, clock):
     assert zoo.state_of(A2C) == f"trained, stopped early at step {at} of 320"
     assert A2C not in zoo.wanted_policies([], missing=True)
     project[A2C] = replace(project[A2C], target_return=1.0)
+    assert zoo.state_of(A2C) == "trained"
+    mean = load_policy(folder).spec.provenance["selection"]["mean"]
+    project[A2C] = replace(project[A2C], target_return=mean)
     assert zoo.state_of(A2C) == "trained"
     project[A2C] = replace(project[A2C], target_return=501.0)
     assert zoo.state_of(A2C) == f"trained, stopped early at step {at} of 320"

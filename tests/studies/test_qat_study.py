@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import stable_baselines3 as sb3
 import torch
+from stable_baselines3.common.callbacks import BaseCallback
 from torch import nn
 
 from quarl_nb.errors import QuarlError
@@ -257,6 +259,59 @@ def test_evaluations_are_evenly_spaced_after_the_delay_and_the_last_of_the_best_
     assert done.curves["eval_returns"].tolist() == [[1, 3], [5, 7], [6, 6], [0, 2]]
 
 
+class Counting(BaseCallback):
+    """A second passes at each step, as the clock of `watched` has it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seconds = self.steps = 0
+
+    def _on_step(self) -> bool:
+        self.seconds += 1
+        self.steps += 1
+        return True
+
+
+def test_what_is_watched_costs_no_time_and_comes_after_what_the_callbacks_did(monkeypatch):
+    counting, seen = Counting(), []
+
+    def probe(model, observations):
+        counting.seconds += 10
+        assert counting.steps == model.num_timesteps
+        seen.append(observations)
+        return 0.5, 0.125
+
+    def play(net, env_id, seeds):
+        counting.seconds += 1000
+        return Evaluation([1.0], [1], list(seeds), 0.0)
+
+    clock = SimpleNamespace(perf_counter=lambda: counting.seconds)
+    monkeypatch.setattr(watched, "time", clock)
+    monkeypatch.setattr(watched, "evaluate", play)
+    monkeypatch.setattr(watched, "spread_of_actions", probe)
+    done = train_watched(
+        small(sb3.A2C), "CartPole-v1", Schedule(300, 0, 2, 1), policy_from_model, [counting]
+    )
+    assert done.training_s == 300
+    assert done.curves["probe_steps"].tolist() == list(range(6, 301, 6))
+    assert set(done.curves["entropy"]) == {0.5} and set(done.curves["action_variance"]) == {0.125}
+    # All observations so far, then the newest 256.
+    assert [len(observations) for observations in seen] == [*range(6, 253, 6), *[256] * 8]
+    assert np.array_equal(seen[1][:6], seen[0])
+    assert np.array_equal(seen[-1][:-6], seen[-2][6:])
+
+
+def test_an_error_at_finite_parameters_is_not_called_divergence():
+    class Broken(BaseCallback):
+        def _on_step(self) -> bool:
+            return self.num_timesteps < 50 or bool(1 // 0)
+
+    with pytest.raises(ZeroDivisionError):
+        train_watched(
+            small(sb3.A2C), "CartPole-v1", Schedule(60, 0, 3, 1), policy_from_model, [Broken()]
+        )
+
+
 def test_training_takes_denormal_numbers_for_zero(monkeypatch):
     during, evaluate = [], watched.evaluate
 
@@ -290,6 +345,12 @@ def test_spread_of_continuous_actions():
     entropy, variance = spread_of_actions(model, np.zeros((7, 2), np.float32))
     assert variance == pytest.approx(0.25)
     assert entropy == pytest.approx(0.5 * np.log(2 * np.pi * np.e * 0.25))
+    model = small(sb3.A2C, "Swimmer-v5")
+    with torch.no_grad():
+        model.policy.log_std.copy_(torch.log(torch.tensor([0.5, 2.0])))
+    entropy, variance = spread_of_actions(model, np.zeros((7, 8), np.float32))
+    assert variance == pytest.approx(2.125)  # the mean of 0.25 and 4
+    assert entropy == pytest.approx(np.log(2 * np.pi * np.e))  # log(0.5) + log(2) is 0
 
 
 def test_spread_of_greedy_actions():
@@ -308,12 +369,20 @@ def test_spread_of_greedy_actions():
     entropy, variance = spread_of_actions(model, obs)
     assert entropy == pytest.approx(-0.25 * np.log(0.25) - 0.75 * np.log(0.75), abs=1e-5)
     assert variance == pytest.approx(0.0625)
+    obs[:, 0] = 1.0  # and now all do: nobody goes right
+    assert spread_of_actions(model, obs) == pytest.approx((0.0, 0.25), abs=1e-5)
     ddpg = small(sb3.DDPG, "MountainCarContinuous-v0", buffer_size=10)
     obs = np.random.default_rng(0).normal(size=(50, 2)).astype(np.float32)
     entropy, variance = spread_of_actions(ddpg, obs)
     actions = ddpg.policy.actor(torch.as_tensor(obs))
     assert np.isnan(entropy)
     assert variance == pytest.approx(actions.var(0, correction=0).item(), rel=1e-4)
+    ddpg = small(sb3.DDPG, "Swimmer-v5", buffer_size=10)
+    with torch.no_grad():
+        ddpg.actor.mu[-2].weight.zero_()
+        ddpg.actor.mu[-2].bias.copy_(torch.tensor([-0.5, 0.5]))
+    obs = np.random.default_rng(0).normal(size=(50, 8)).astype(np.float32)
+    assert spread_of_actions(ddpg, obs)[1] == pytest.approx(0, abs=1e-12)  # apart, but constant
 
 
 @pytest.mark.parametrize("precision", ["fp32", "affine4"])
