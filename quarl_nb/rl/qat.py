@@ -37,6 +37,7 @@ STATISTICS = {
     "dqn": ("q_net", "batch_norm_stats"),
     "ddpg": ("actor", "actor_batch_norm_stats"),
     "td3": ("actor", "actor_batch_norm_stats"),
+    "d4pg": ("actor", "actor_batch_norm_stats"),
 }
 
 
@@ -68,7 +69,8 @@ def prepare_qat(
     they know no quantizers.)
 
     Args:
-        model: A2C, PPO, DQN, DDPG, TD3 or SAC, with networks that `export_qat` can export.
+        model: A2C, PPO, DQN, DDPG, TD3, SAC or `quarl_nb.rl.d4pg.D4PG`, with networks that
+            `export_qat` can export.
         bits: of weights and activations, 2 to 16.
         quant_delay: environment steps before quantization (the paper's Table 5: 500,000 for DQN),
             of all that the model has made: with `reset_num_timesteps=False`, earlier runs count.
@@ -91,7 +93,7 @@ def prepare_qat(
         quantize_aware(parts, bits, per_channel, method)
     steps = [q.step for q in training_quantizers(networks[0]) if isinstance(q, LearnedStep)]
     if steps:
-        owner: Any = model.policy.actor if algo in ("ddpg", "td3", "sac") else model.policy
+        owner: Any = getattr(model.policy, "actor", model.policy)
         owner.optimizer.add_param_group({"params": steps})
     _follow_statistics(model, algo)
     return callback

@@ -18,6 +18,7 @@ ACTING: dict[str, tuple[str, ...]] = {
     "dqn": ("q_net",),
     "ddpg": ("actor",),
     "td3": ("actor",),
+    "d4pg": ("actor",),
     "sac": ("actor.features_extractor", "actor.latent_pi", "actor.mu"),
 }
 

@@ -24,6 +24,7 @@ from quarl_nb.quant import parse_precision, quantize_module
 from quarl_nb.quant.minmax import InputQuantizer, WeightQuantizer
 from quarl_nb.quant.qat import QATLayer, qat_layers
 from quarl_nb.rl.checkpoint import Progress, load_checkpoint, save_checkpoint
+from quarl_nb.rl.d4pg import D4PG
 from quarl_nb.rl.fast_cnn import FAST_CNN_POLICIES, FastNatureCNN
 from quarl_nb.rl.policies import load_policy, save_policy
 from quarl_nb.rl.prioritized import PrioritizedDQN, PrioritizedReplayBuffer
@@ -49,12 +50,13 @@ MODELS: dict[str, Callable[[], BaseAlgorithm]] = {
     "ddpg": lambda: sb3.DDPG("MlpPolicy", "Pendulum-v1", **OFF, **small()),
     "td3": lambda: sb3.TD3("MlpPolicy", "Pendulum-v1", **OFF, **small()),
     "sac": lambda: sb3.SAC("MlpPolicy", "Pendulum-v1", **OFF, **small()),
+    "d4pg": lambda: D4PG("MlpPolicy", "Pendulum-v1", target_update_period=5, **OFF, **small()),
 }  # fmt: skip
 CHANNELS, LSQ = {"per_channel": True}, {"method": "lsq"}
 CASES: list[tuple[str, dict[str, Any]]] = [
     *((algo, {}) for algo in MODELS),
     *((algo, CHANNELS) for algo in ("ppo", "dqn")),
-    *((algo, LSQ) for algo in ("a2c", "dqn", "ddpg", "sac")),
+    *((algo, LSQ) for algo in ("a2c", "dqn", "ddpg", "sac", "d4pg")),
 ]
 
 
@@ -196,7 +198,7 @@ def test_the_fast_cnn_trains_quantized(algo: str) -> None:
     assert (got - expected).norm() / expected.norm() < 0.1  # bf16, whose roundings change levels
 
 
-@pytest.mark.parametrize("algo", ["ppo", "a2c", "dqn", "ddpg"])
+@pytest.mark.parametrize("algo", ["ppo", "a2c", "dqn", "ddpg", "d4pg"])
 def test_before_the_delay_training_is_that_of_float32(algo: str) -> None:
     def run(delay: int | None) -> tuple[list[list[torch.Tensor]], list[bool]]:
         parameters, quantized = [], []
@@ -404,7 +406,7 @@ def test_ranges_move_in_training_alone() -> None:
 
 def test_critics_and_value_networks_stay_float() -> None:
     for algo, name in [("ppo", "mlp_extractor.value_net"), ("ppo", "value_net"), ("ddpg", "critic"),
-                       ("ddpg", "critic_target")]:  # fmt: skip
+                       ("ddpg", "critic_target"), ("d4pg", "critic")]:  # fmt: skip
         model = MODELS[algo]()
         prepare_qat(model, 8)
         assert not list(qat_layers([model.policy.get_submodule(name)]))
@@ -437,7 +439,20 @@ def test_the_target_network_computes_what_the_network_does() -> None:
         assert torch.equal(model.q_net_target(obs), outputs(model, obs))
 
 
-@pytest.mark.parametrize("algo", ["ddpg", "td3"])
+def test_d4pg_target_actor_follows_at_every_update() -> None:
+    model: Any = MODELS["d4pg"]()  # updates its targets by every fifth update
+    same: dict[int, bool] = {}
+
+    def look(model: Any) -> None:
+        states = (list(net.state_dict().values()) for net in (model.actor, model.actor_target))
+        same[model._n_updates] = all(map(torch.equal, *states))
+
+    model.learn(80, callback=[prepare_qat(model, 4), Spy(look)])
+    assert is_quantized(model)
+    assert same == {updates: updates % 5 == 0 for updates in range(30)}
+
+
+@pytest.mark.parametrize("algo", ["ddpg", "td3", "d4pg"])
 def test_actor_target_has_the_ranges_of_the_actor(algo: str) -> None:
     model: Any = MODELS[algo]()
     model.learn(80, callback=prepare_qat(model, 4))
@@ -447,8 +462,10 @@ def test_actor_target_has_the_ranges_of_the_actor(algo: str) -> None:
             assert torch.equal(getattr(source, name), getattr(target, name))
 
 
-def test_learned_steps_of_the_target_are_averaged() -> None:
-    model: Any = MODELS["ddpg"]()
+@pytest.mark.parametrize("algo", ["ddpg", "d4pg"])
+def test_learned_steps_of_the_target_are_averaged(algo: str) -> None:
+    model: Any = MODELS[algo]()
+    model.tau = 0.005  # as DDPG's is
     model.learn(80, callback=prepare_qat(model, 4, method="lsq"))
     for layer, target in zip(qat_layers([model.actor]), qat_layers([model.actor_target]),
                              strict=True):  # fmt: skip
