@@ -96,7 +96,7 @@ def left_out(algorithm: OffPolicyAlgorithm) -> list[str]:
     """How an algorithm would explore continuous actions by itself, and its actors do not."""
     ways = {
         "action_noise": algorithm.action_noise is not None,
-        # SAC's, TQC's; the actors of DDPG, TD3 and D4PG have no distribution.
+        # SAC's, TQC's, CrossQ's; the actors of DDPG, TD3 and D4PG have no distribution.
         "samples of the policy": hasattr(getattr(algorithm, "actor", None), "action_dist"),
         "use_sde": algorithm.use_sde,
     }

@@ -96,8 +96,11 @@ class Learner(Timed):
         state = self.algorithm.policy.state_dict()
         if self._policy is None:
             tensors = {name: t if on_cpu else t.to("cpu", copy=True) for name, t in state.items()}
-            self._policy = policy_from_model(self.algorithm, tensors=tensors)
-            acting = {_memory(tensor) for tensor in self._policy.state_dict().values()}
+            policy = policy_from_model(self.algorithm, tensors=tensors)
+            acting = {_memory(tensor) for tensor in policy.state_dict().values()}
+            if not acting <= {_memory(tensor) for tensor in tensors.values()}:
+                return policy  # computed from the tensors (CrossQ's), not made of them: made anew
+            self._policy = policy
             self._acting = {name: t for name, t in tensors.items() if _memory(t) in acting}
         elif not on_cpu:  # of a critic and target networks nothing needs to be copied
             for name, tensor in self._acting.items():

@@ -9,8 +9,8 @@ PUBLIC = "public/"
 RANGES = {"minmax": "min-max", "per_channel": "per channel", "percentile": "percentile",
           "mse": "least squares"}  # fmt: skip
 _POLICY = re.compile(
-    r"(?P<algo>a2c|a3c-gru|ars|d4pg|ddpg|dqn|dueling-ddqn|ppo|qrdqn|sac|td3|tqc|trpo)-(?P<env>.+?)"
-    r"(?P<ending>(NoFrameskip|Deterministic)?-v[0-9.]+)?$"
+    r"(?P<algo>a2c|a3c-gru|ars|crossq|d4pg|ddpg|dqn|dueling-ddqn|ppo|qrdqn|sac|td3|tqc|trpo)-"
+    r"(?P<env>.+?)(?P<ending>(NoFrameskip|Deterministic)?-v[0-9.]+)?$"
 )
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.wrappers import TransformAction
+from sb3_contrib import CrossQ
 from stable_baselines3 import DDPG, DQN, PPO, TD3
 from stable_baselines3.common.buffers import NStepReplayBuffer, ReplayBuffer
 from stable_baselines3.common.env_util import make_vec_env
@@ -365,6 +366,30 @@ def test_a_gpus_policy_is_a_copy_that_is_brought_up_to_date(algo, env_id):
     now = learner.policy()(torch.from_numpy(obs).float())
     assert torch.equal(now, policy_from_model(model)(torch.from_numpy(obs).float()))
     assert not torch.equal(now, before)
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_batch_normalization_is_folded_anew_at_every_publication(device):
+    model = CrossQ("MlpPolicy", "Pendulum-v1", policy_delay=1, learning_rate=0.1, batch_size=8,
+                   buffer_size=100, device="cpu", policy_kwargs=dict(net_arch=[8, 8]))  # fmt: skip
+    learner = Learner(model, Settings(), 100)
+    obs = np.random.default_rng(0).normal(3, 2, (40, 3)).astype(np.float32)
+    none = np.zeros(40, bool)
+    learner.insert(transitions(obs, obs, np.ones((40, 1)), np.ones(40), none, none))
+    published = []
+    for _ in range(3):
+        learner.update()
+        # Told to be a GPU's, while it is asked.
+        model.device = torch.device(device)
+        outputs = learner.policy()(torch.from_numpy(obs))
+        model.device = torch.device("cpu")
+        model.policy.set_training_mode(False)
+        with torch.no_grad():
+            expected = model.actor.mu(model.actor.latent_pi(torch.from_numpy(obs)))
+        torch.testing.assert_close(outputs, expected, rtol=1e-4, atol=1e-5)
+        published.append(outputs)
+    assert not torch.allclose(published[0], published[1], atol=1e-2)
+    assert not torch.allclose(published[1], published[2], atol=1e-2)
 
 
 class OneByOne(ReplayBuffer):

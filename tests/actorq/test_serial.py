@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from sb3_contrib import TQC
+from sb3_contrib import TQC, CrossQ
 from stable_baselines3 import DDPG, DQN, SAC, TD3
 from stable_baselines3.common.noise import NormalActionNoise
 
@@ -117,7 +117,7 @@ def test_an_episode_has_the_runs_steps_and_seconds_when_its_message_came(small_d
     assert returns.recent_return() == 9.5 and returns.recent_return(2) == 13.5
 
 
-@pytest.mark.parametrize("algorithm", [DDPG, TD3, SAC])
+@pytest.mark.parametrize("algorithm", [DDPG, TD3, SAC, CrossQ])
 def test_continuous_algorithms_learn_with_int8_actors(algorithm):
     model = algorithm("MlpPolicy", "Pendulum-v1", learning_starts=50, batch_size=16, device="cpu",
                       policy_kwargs=dict(net_arch=[16, 16]))  # fmt: skip
@@ -142,7 +142,7 @@ def test_what_the_algorithm_would_explore_by_is_warned_of(small_dqn, caplog):
     noise = NormalActionNoise(np.zeros(1), np.ones(1))
     assert warned(TD3) == warned(D4PG) == []
     assert warned(TD3, action_noise=noise) == [told + "action_noise"]
-    assert warned(SAC) == warned(TQC) == [told + "samples of the policy"]
+    assert warned(SAC) == warned(TQC) == warned(CrossQ) == [told + "samples of the policy"]
     assert warned(SAC, use_sde=True) == [told + "samples of the policy or use_sde"]
     ActorQ(small_dqn(), engine="serial")
     assert len(caplog.messages) == 1

@@ -17,6 +17,7 @@ from quarl_nb.report.labels import policy_label, policy_labels
         ("public/a2c-HalfCheetah-v3", "A2C HalfCheetah (public)"),
         ("public/a3c-gru-breakout-v4.80", "A3C-GRU Breakout (public)"),
         ("public/dueling-ddqn-PongDeterministic-v4", "DUELING-DDQN Pong (public)"),
+        ("crossq-Pendulum-v1", "CROSSQ Pendulum"),
         ("dqn-AirNavigation-I-early", "DQN AirNavigation-I-early"),
         # Of one's own, as their owners call them.
         *((name, name) for name in ("my_model", "my-neg", "big-net", "run-2", "exp1-seed3-v2",

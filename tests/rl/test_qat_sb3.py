@@ -511,8 +511,10 @@ def test_errors() -> None:
     assert {type(q.bits) for q in training_quantizers(qat_networks(numpys)[0])} == {int}
     with pytest.raises(QuarlError, match="algorithm, not ActorCriticPolicy"):
         prepare_qat(MODELS["ppo"]().policy, 8)
-    with pytest.raises(QuarlError, match="unknown algorithm for QAT 'qrdqn'; .*allowed: a2c, ppo"):
-        prepare_qat(_qrdqn(), 8)
+    for algo in ("QRDQN", "CrossQ"):
+        told = f"unknown algorithm for QAT '{algo.lower()}'; .*allowed: a2c, ppo"
+        with pytest.raises(QuarlError, match=told):
+            prepare_qat(_of_contrib(algo), 8)
     model = MODELS["a2c"]()
     callback = prepare_qat(model, 8, quant_delay=100)
     with pytest.raises(QuarlError, match="quant_delay 100 is not shorter than the run, 100 steps"):
@@ -644,6 +646,7 @@ def test_a_quantized_model_learns_on_for_fewer_steps_than_its_delay(tmp_path: Pa
     assert quantized == [True] * 60
 
 
-def _qrdqn() -> BaseAlgorithm:
+def _of_contrib(algo: str) -> BaseAlgorithm:
     sb3_contrib = pytest.importorskip("sb3_contrib")
-    return sb3_contrib.QRDQN("MlpPolicy", "CartPole-v1", buffer_size=10, device="cpu")
+    env_id = "CartPole-v1" if algo == "QRDQN" else "Pendulum-v1"
+    return getattr(sb3_contrib, algo)("MlpPolicy", env_id, buffer_size=10, device="cpu")

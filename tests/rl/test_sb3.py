@@ -120,6 +120,12 @@ MODELS: dict[str, Callable[[], BaseAlgorithm]] = {
     "trpo": lambda: sb3_contrib.TRPO("MlpPolicy", PENDULUM, device="cpu"),
     "qrdqn": lambda: sb3_contrib.QRDQN("MlpPolicy", CARTPOLE, **OFF),
     "tqc": lambda: sb3_contrib.TQC("MlpPolicy", PENDULUM, **OFF),
+    "crossq linear": lambda: sb3_contrib.CrossQ(
+        "MlpPolicy", PENDULUM, buffer_size=10, **kwargs(net_arch=[])
+    ),
+    "crossq without normalization": lambda: sb3_contrib.CrossQ(
+        "MlpPolicy", PENDULUM, buffer_size=10, **kwargs(batch_norm=False)
+    ),
     "ars": lambda: sb3_contrib.ARS("MlpPolicy", PENDULUM, device="cpu"),
     "ars linear": lambda: sb3_contrib.ARS("LinearPolicy", PENDULUM, device="cpu"),
 }  # fmt: skip
@@ -494,10 +500,16 @@ class Custom(sb3.common.policies.ActorCriticPolicy):
     """A policy class that is not SB3's."""
 
 
+def layer_normalized_sac() -> BaseAlgorithm:
+    model = sb3.SAC("MlpPolicy", PENDULUM, **OFF, policy_kwargs=dict(net_arch=[8]))
+    model.actor.latent_pi.append(nn.LayerNorm(8))
+    return model
+
+
 UNSUPPORTED: dict[str, Callable[[], BaseAlgorithm]] = {
     "RecurrentPPO": lambda: sb3_contrib.RecurrentPPO("MlpLstmPolicy", CARTPOLE, device="cpu"),
     "action masks": lambda: sb3_contrib.MaskablePPO("MlpPolicy", Masked(), device="cpu"),
-    "unsupported layers": lambda: sb3_contrib.CrossQ("MlpPolicy", PENDULUM, **OFF),
+    "unsupported layers 'actor.latent_pi": lambda: layer_normalized_sac(),
     "features extractor '.*Doubling'": lambda: sb3.PPO(
         "MlpPolicy", CARTPOLE, **kwargs(features_extractor_class=Doubling)
     ),

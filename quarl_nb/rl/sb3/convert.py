@@ -23,6 +23,7 @@ from quarl_nb.rl.safe_pickle import (
     read_tensors,
     read_vecnormalize,
 )
+from quarl_nb.rl.sb3.batch_norm import EPSILON
 from quarl_nb.rl.sb3.environment import env_id_of, warn_of_changes
 from quarl_nb.rl.sb3.layers import (
     FAMILIES,
@@ -76,7 +77,8 @@ def policy_from_model(
             makes that environment, its arguments and wrappers, is logged: a policy keeps none).
         normalization: observation statistics (default: those of the model's ``VecNormalize``).
         tensors: its policy's `state_dict` on the CPU, whose memory the path then shares: of the
-            model's own it follows the training (default: a copy).
+            model's own it follows the training (default: a copy). Weights that batch normalization
+            is folded into (CrossQ) are always new ones.
 
     Raises:
         QuarlError: recurrent, a custom network, a space other than Box and Discrete, normalized
@@ -100,6 +102,7 @@ def policy_from_model(
         kind_of_class(class_path(policy.activation_fn)),
         squash=bool(policy.squash_output),
         clip_mean=float(getattr(actor, "clip_mean", 2.0)),
+        batch_norm_eps=getattr(policy, "batch_norm_params", {}).get("batch_norm_eps", EPSILON),
         divide_images=bool(policy.normalize_images),
     )
     normalizer = model.get_vec_normalize_env()
@@ -224,6 +227,7 @@ def _acting_of(
         known or (activation and activation_kind(activation)),
         squash=str(squash) == "True",
         clip_mean=float(kwargs.get("clip_mean", 2.0)),
+        batch_norm_eps=float(kwargs.get("batch_norm_eps", EPSILON)),
         divide_images=str(kwargs.get("normalize_images", True)) == "True",
     )
 

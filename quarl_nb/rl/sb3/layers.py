@@ -12,6 +12,7 @@ from quarl_nb.errors import QuarlError
 from quarl_nb.rl.layers import Layer
 from quarl_nb.rl.policies import Head, PolicyNet, PolicySpec
 from quarl_nb.rl.safe_pickle import ObsNormalization
+from quarl_nb.rl.sb3.batch_norm import EPSILON, fold_batch_norm
 from quarl_nb.rl.sb3.spaces import ActionSpace, ObsSpace
 
 Tensors = Mapping[str, torch.Tensor]
@@ -24,7 +25,8 @@ class Acting:
     Attributes:
         activation: kind of the hidden layers' activation; None if it cannot be known.
         squash: A2C, PPO, TRPO and ARS: SB3's `squash_output`.
-        clip_mean: SAC and TQC with gSDE: bound of the mean before tanh.
+        clip_mean: SAC, TQC and CrossQ with gSDE: bound of the mean before tanh.
+        batch_norm_eps: CrossQ: what batch normalization adds to its variance.
         divide_images: whether images are divided by 255 (SB3's `normalize_images`).
     """
 
@@ -34,6 +36,7 @@ class Acting:
     activation: str | None
     squash: bool = False
     clip_mean: float = 2.0
+    batch_norm_eps: float = EPSILON
     divide_images: bool = True
 
 
@@ -78,6 +81,7 @@ FAMILIES = {
     "td3": _TD3,
     "sac": _SAC,
     "tqc": _SAC,
+    "crossq": _SAC,
 }
 
 
@@ -91,7 +95,9 @@ def algorithm_of(tensors: Tensors, settings: Mapping[str, Any]) -> str:
         raise QuarlError("unsupported: recurrent policies of sb3-contrib (RecurrentPPO)")
     # Without hidden layers there is no latent_pi; log_std is a layer, or with gSDE a parameter.
     if has("actor.latent_pi.") or has("actor.log_std"):
-        return "tqc" if "top_quantiles_to_drop_per_net" in settings else "sac"
+        if "top_quantiles_to_drop_per_net" in settings:
+            return "tqc"
+        return "sac" if has("critic_target.") else "crossq"  # which has no target networks
     if "critic.atoms" in tensors:
         return "d4pg"
     if has("actor.mu."):
@@ -119,6 +125,8 @@ def build_policy(
 ) -> PolicyNet:
     """A PolicyNet from SB3's tensors; QuarlError naming what is not supported."""
     family = FAMILIES[acting.algo]
+    if acting.algo == "crossq":
+        tensors = fold_batch_norm(tensors, acting.batch_norm_eps)
     layers = _Layers(tensors)
     if normalization is not None:
         layers.normalize(normalization)
