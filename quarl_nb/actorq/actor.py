@@ -9,7 +9,7 @@ import gymnasium as gym
 import numpy as np
 import torch
 
-from quarl_nb.actorq.environments import close, make_checked
+from quarl_nb.actorq.environments import begin_episode, close, make_checked
 from quarl_nb.actorq.exploration import exploration
 from quarl_nb.actorq.quantizer import deserialize
 from quarl_nb.actorq.settings import ActorTask, Orders, Transitions
@@ -67,7 +67,7 @@ class Actor(Timed):
         check_apart(self.envs)
         seeds = [int(seed) for seed in self._rng.integers(2**31, size=len(self.envs))]
         with users_own("environment"):
-            first = [env.reset(seed=seed)[0] for env, seed in zip(self.envs, seeds, strict=True)]
+            first = [begin_episode(env, seed) for env, seed in zip(self.envs, seeds, strict=True)]
             obs = np.stack([self._checked(obs) for obs in first])
         for env, seed in zip(self.envs, seeds, strict=True):
             env.action_space.seed(seed)
@@ -143,7 +143,7 @@ class Actor(Timed):
                         episodes.append((float(self._returns[i]), int(self._lengths[i])))
                         self._returns[i], self._lengths[i] = 0.0, 0
                         self._exploration.end_episode(i)
-                        obs[t + 1, i] = self._checked(env.reset()[0])
+                        obs[t + 1, i] = self._checked(begin_episode(env))
             self.seconds["environment"] += perf_counter() - started
         self._obs = obs[-1]
         self._steps_until_pull -= rewards.size

@@ -143,6 +143,18 @@ def _refuse_normalizers(env: gym.Env) -> None:
         env = env.env
 
 
+def begin_episode(env: gym.Env, seed: int | None = None) -> Any:
+    """The first observation of a new episode.
+
+    Raises:
+        QuarlError: the environment returned something else than a pair, as those of old Gym do.
+    """
+    begun = env.reset(seed=seed)
+    if not isinstance(begun, tuple) or len(begun) != 2:
+        raise QuarlError("environment's reset must return (observation, info)")
+    return begun[0]
+
+
 def random_observations(
     make: Callable[[], gym.Env], spec: PolicySpec, seed: int, steps: int
 ) -> np.ndarray:
@@ -152,9 +164,9 @@ def random_observations(
         env.action_space.seed(seed)
         with users_own("environment"):
             seen = np.empty((steps, *spec.obs_shape), env.observation_space.dtype)
-            obs, over = env.reset(seed=seed)[0], False
+            obs, over = begin_episode(env, seed), False
             for i in range(steps):
-                seen[i] = env.reset()[0] if over else obs  # a copy: some reuse their array
+                seen[i] = begin_episode(env) if over else obs  # a copy: some reuse their array
                 obs, _, terminated, truncated, _ = env.step(env.action_space.sample())
                 over = terminated or truncated
         return seen

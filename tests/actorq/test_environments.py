@@ -112,6 +112,13 @@ def test_observations_that_calibrate_are_not_one_and_the_same(counter, mlp_polic
     assert len(closed) == 1
 
 
+def test_a_reset_without_info_is_told_where_observations_calibrate(counter, mlp_policy):
+    spec = mlp_policy(2, (4,), 3).spec
+    for name in ("bare", "bare later"):
+        with pytest.raises(QuarlError, match=r"^environment's reset must return \(observation, "):
+            random_observations(broken(counter, name), spec, 0, 30)
+
+
 def test_what_cannot_be_built_anew_asks_for_a_function(small_dqn):
     class Unrecorded(gym.Wrapper): ...
 
@@ -147,7 +154,9 @@ def broken(counter, name):
         def reset(self, seed=None, options=None):
             if name == "reset" and self.episode == 4 or name == "first reset":
                 raise ZeroDivisionError("no such\nwind")
-            return super().reset(seed)
+            obs, info = super().reset(seed)
+            bare = name == "bare" or name == "bare later" and self.episode == 4
+            return obs if bare else (obs, info)
 
         def step(self, action):
             obs, reward, *rest = super().step(action)
@@ -170,6 +179,9 @@ def broken(counter, name):
     ("shape", "environment raised TypeError: only "),
     ("none", "environment raised TypeError: float"),
     ("short", "environment raised ValueError: not enough values"),
+    # Of two numbers, as the pair it should be.
+    ("bare", r"^environment's reset must return \(observation, info\)$"),
+    ("bare later", r"^environment's reset must return \(observation, info\)$"),
 ])  # fmt: skip
 def test_whatever_an_environment_does_wrong_is_one_line(small_dqn, counter, name, message):
     fails(message, small_dqn(counter()), broken(counter, name))
