@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import json
 import re
+import shlex
 import shutil
 import subprocess
 import sys
 import tomllib
 from importlib.metadata import packages_distributions, version
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+
+from quarl_nb.cli import build_parser
+from quarl_nb.runner import plan
+from quarl_nb.studies import get_study
 
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -142,6 +149,38 @@ def test_every_benchmark_runs_its_lines_are_kept_and_one_that_fails_is_told(tmp_
             assert re.findall(r"^\d+ s, exit status (\d)$", printed, re.M) == (
                 ["3", "0"] if status == 1 else ["0"])  # fmt: skip
             file.unlink()
+
+
+def snakemakes_expand(pattern: str, **values: object) -> list[str]:
+    lists = [[v] if isinstance(v, str | int) else v for v in values.values()]
+    return [pattern.format(**dict(zip(values, found, strict=True)))
+            for found in itertools.product(*lists)]  # fmt: skip
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+def test_the_snakefiles_jobs_are_shards_that_together_are_the_matrix(shards):
+    text = (ROOT / "Snakefile").read_text()
+    (flags,) = re.findall(r"input:\s+(expand\(.*\))\n\n", text, re.S)
+    (output,) = re.findall(r'output: touch\("(.*)"\)\n', text)
+    (shell,) = re.findall(r'shell:\n((?:\s+".*"\n)+)', text)
+    names = {"expand": snakemakes_expand, "STUDY": "inference", "PROFILE": "quick"}
+    job = re.compile(re.sub(r"\{(\w+)\}", r"(?P<\1>[^-/]+)", output))
+    params = SimpleNamespace(options="--set networks=3x64 --records 'my records'")
+    keys = []
+    for flag in eval(flags, names | {"SHARDS": shards}):
+        ignored = ["git", "check-ignore", "-q", flag]
+        assert subprocess.run(ignored, cwd=ROOT).returncode in (0, 128)  # 128: no checkout
+        wildcards = SimpleNamespace(**job.fullmatch(flag).groupdict())
+        command = ast.literal_eval(f"({shell})").format(
+            wildcards=wildcards, threads=2, params=params)
+        name, *arguments = shlex.split(command)
+        options = build_parser().parse_args(arguments)
+        assert (name, options.workers, options.set) == ("quarl-nb", 2, ["networks=3x64"])
+        assert str(options.records) == "my records"
+        found = plan(get_study(options.study), options.profile, shard=options.shard)
+        keys += [cell.key for cell in found]
+    whole = [cell.key for cell in plan(get_study("inference"), "quick")]
+    assert len(whole) > 3 and sorted(keys) == sorted(whole)
 
 
 def tracked_files() -> list[Path]:
