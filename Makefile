@@ -31,7 +31,7 @@ test-slow: .venv/.installed
 lab: .venv/.installed
 	$(BIN)/jupyter lab notebooks
 
-# make bench BENCH="train inference" runs these two.
+# make bench BENCH="train memory:60" runs these two, the second with an argument (more: a,b).
 bench: .venv/.installed
 	OMP_NUM_THREADS=2 $(BIN)/python tests/bench/run.py $(BENCH)
 

@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
+from collections.abc import Callable
 from importlib.metadata import packages_distributions, version
 from pathlib import Path
 from types import SimpleNamespace
@@ -124,20 +125,29 @@ def test_all_names_every_extra():
     assert Requirement(everything).extras == set(extras) - {"all"}
 
 
-def test_every_benchmark_runs_its_lines_are_kept_and_one_that_fails_is_told(tmp_path):
-    benches, kept = tmp_path / "tests" / "bench", tmp_path / "data" / "bench"
+def benches_that(root: Path, **sources: str) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """A project of these benchmarks: what runs those of some names."""
+    benches = root / "tests" / "bench"
     benches.mkdir(parents=True)
     shutil.copy(ROOT / "tests" / "bench" / "run.py", benches)
-    (benches / "bench_a.py").write_text("print('half')\nraise SystemExit(3)")
-    (benches / "bench_b.py").write_text("print('a ratio of 2x')")
-    (tmp_path / "data" / "paper").mkdir(parents=True)  # marks a project
+    for name, source in sources.items():
+        (benches / f"bench_{name}.py").write_text(source)
+    (root / "data" / "paper").mkdir(parents=True)  # marks a project
+    command = [sys.executable, str(benches / "run.py")]
+    return lambda *names: subprocess.run(
+        [*command, *names], cwd=root, capture_output=True, text=True)
+
+
+def test_every_benchmark_runs_its_lines_are_kept_and_one_that_fails_is_told(tmp_path):
+    kept = tmp_path / "data" / "bench"
+    run_benches = benches_that(tmp_path, a="print('half')\nraise SystemExit(3)",
+                               b="print('a ratio of 2x')")  # fmt: skip
     dry = ["make", "--no-print-directory", "-n", "-o", ".venv/.installed", "bench",
            "BENCH=train inference"]  # fmt: skip
     shown = subprocess.run(dry, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     assert shown.endswith(".venv/bin/python tests/bench/run.py train inference\n")
     for names, status, lines in (((), 1, 2), (("b",), 0, 1), (("c",), 2, 0)):
-        command = [sys.executable, str(benches / "run.py"), *names]
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+        done = run_benches(*names)
         assert done.returncode == status, done.stderr
         assert ("half" in done.stdout) + ("a ratio of 2x" in done.stdout) == lines
         assert ("failed: bench_a.py" in done.stdout) == (status == 1)
@@ -149,6 +159,18 @@ def test_every_benchmark_runs_its_lines_are_kept_and_one_that_fails_is_told(tmp_
             assert re.findall(r"^\d+ s, exit status (\d)$", printed, re.M) == (
                 ["3", "0"] if status == 1 else ["0"])  # fmt: skip
             file.unlink()
+
+
+def test_arguments_of_a_benchmark_reach_it_and_are_kept(tmp_path):
+    script = "import sys\nprint(sys.argv[1:])\nsys.exit(len(sys.argv))"
+    done = benches_that(tmp_path, a=script)("a:60", "a:--steps=1000000,--seeds=3")
+    (kept,) = (tmp_path / "data" / "bench").iterdir()
+    lines = kept.read_text().partition("\n}\n")[2].splitlines()
+    assert [line for line in lines if line.startswith(("bench", "["))] == [
+        "bench_a.py 60", "['60']",
+        "bench_a.py --steps=1000000 --seeds=3", "['--steps=1000000', '--seeds=3']",
+    ]  # fmt: skip
+    assert done.stdout.endswith("failed: bench_a.py 60, bench_a.py --steps=1000000 --seeds=3\n")
 
 
 def snakemakes_expand(pattern: str, **values: object) -> list[str]:

@@ -1,7 +1,7 @@
 """Memory of ActorQ's processes over a long run, by the tenth of the run.
 
     python tests/bench/bench_memory.py      (two minutes)
-    python tests/bench/bench_memory.py 60   (the hour of the target)
+    python tests/bench/bench_memory.py 60   (the target's hour; kept: make bench BENCH=memory:60)
 """
 
 from __future__ import annotations
