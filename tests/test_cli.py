@@ -15,7 +15,8 @@ from gymnasium.envs.classic_control import CartPoleEnv
 
 from quarl_nb import studies
 from quarl_nb.cli import main
-from quarl_nb.cli.studies import _settings, _store
+from quarl_nb.cli.arguments import parse_settings
+from quarl_nb.cli.studies import _store
 from quarl_nb.errors import QuarlError, UnavailableError, check_choice
 from quarl_nb.runner import RunSummary
 from quarl_nb.store import ResultStore
@@ -246,14 +247,14 @@ def test_settings_follow_the_type_of_the_default():
     texts = ["n=2", "yes=True", "no=False",
              "names=b,c", "one=b", "all=null", "name=3", 'quoted="y"', "widths=[4, 5]",
              "seeds=1,2", "years=2024", 'mixed=1,"b",true', "other=true"]  # fmt: skip
-    assert _settings(texts, defaults) == {
+    assert parse_settings(texts, defaults) == {
         "n": 2, "yes": True, "no": False,
         "names": ["b", "c"], "one": ["b"], "all": None, "name": "3", "quoted": "y",
         "widths": [4, 5], "seeds": [1, 2], "years": ["2024"], "mixed": ["1", "b", "true"],
         "other": True,
     }  # fmt: skip
     with pytest.raises(QuarlError, match="'=3' is not NAME=VALUE"):
-        _settings(["=3"], {})
+        parse_settings(["=3"], {})
 
 
 def test_lists_of_notebooks_are_split_as_those_of_studies(monkeypatch):

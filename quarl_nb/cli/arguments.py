@@ -1,9 +1,14 @@
-"""Types of arguments that several commands take."""
+"""Arguments that several commands take."""
 
 from __future__ import annotations
 
 import argparse
+import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
+
+from quarl_nb.errors import QuarlError
 
 
 def place(text: str) -> Path:
@@ -15,3 +20,37 @@ def place(text: str) -> Path:
     if not text:
         raise argparse.ArgumentTypeError("the name is empty")
     return Path(text)
+
+
+def add_settings(parser: argparse.ArgumentParser, text: str) -> None:
+    """Have a command take `--set NAME=VALUE`, repeatedly; `parse_settings` reads them."""
+    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help=text)
+
+
+def parse_settings(texts: Sequence[str], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """Parsed `--set NAME=VALUE`, like the defaults: JSON, else the bare text; lists as a,b,c too.
+
+    What is a text by default, or a list of texts, is taken as it stands, be it a number.
+
+    Raises:
+        QuarlError: one of them is not NAME=VALUE.
+    """
+    settings: dict[str, Any] = {}
+    for text in texts:
+        name, equals, bare = text.partition("=")
+        if not equals or not name:
+            raise QuarlError(f"--set {text!r} is not NAME=VALUE")
+        default = defaults.get(name)
+        value = _value(bare, default)
+        if isinstance(default, list | tuple) and not isinstance(value, list | None):
+            value = [_value(item, *default[:1]) for item in bare.split(",") if item]
+        settings[name] = value
+    return settings
+
+
+def _value(text: str, default: Any = None) -> Any:
+    try:  # True and False are what Python, and so the notebooks, call them
+        value = json.loads({"True": "true", "False": "false"}.get(text, text))
+    except (ValueError, RecursionError):
+        return text
+    return text if isinstance(default, str) and not isinstance(value, str) else value

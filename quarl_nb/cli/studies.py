@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from quarl_nb.cli.arguments import place
+from quarl_nb.cli.arguments import add_settings, parse_settings, place
 from quarl_nb.errors import QuarlError, UnavailableError, check_choice
 from quarl_nb.paths import project_root
 
@@ -28,13 +27,13 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     run.add_argument("--shard", type=_shard, metavar="i/n",
                      help="only part i of n of the matrix (machines alike: a GPU in all or none)")
     run.add_argument("--recompute", action="store_true", help="measure cells that are done too")
-    _add_settings(run, "a parameter of the profile (an unknown one lists them; quarl_nb/studies/ "
-                       "tells what each is); lists as a,b,c (repeatable)")
+    add_settings(run, "a parameter of the profile (an unknown one lists them; quarl_nb/studies/ "
+                      "tells what each is); lists as a,b,c (repeatable)")
 
     render = command(render_command, "01_ptq_tables --set profile=quick --out my_notebooks")
     render.add_argument("notebooks", nargs="*", help="their names (default: all)")
     render.add_argument("--out", type=place, help="folder (default: notebooks/rendered)")
-    _add_settings(render, "a parameter of the notebooks; lists as a,b,c (repeatable)")
+    add_settings(render, "a parameter of the notebooks; lists as a,b,c (repeatable)")
 
     status = command(status_command, "ptq")
     status.add_argument("study", nargs="?", help="name of a study (default: all)")
@@ -59,7 +58,7 @@ def run_command(options: argparse.Namespace) -> int:
 
     study = get_study(options.study)
     check_choice(f"profile of study {study.name!r}", options.profile, study.profiles)
-    parameters = _settings(options.set, study.profiles[options.profile])
+    parameters = parse_settings(options.set, study.profiles[options.profile])
     return _run(study, options.profile, ResultStore(options.records), options.workers,
                 shard=options.shard, recompute=options.recompute, parameters=parameters)
 
@@ -70,7 +69,7 @@ def render_command(options: argparse.Namespace) -> int:
 
     folder = project_root() / "notebooks"
     notebooks = find_notebooks(folder, options.notebooks)
-    parameters = _settings(options.set, default_parameters(notebooks))
+    parameters = parse_settings(options.set, default_parameters(notebooks))
     if isinstance(parameters.get("records"), str) and parameters["records"]:  # "": not this folder
         if not parameters.get("recompute"):  # which measures into a new folder, too
             _check_folder(Path(parameters["records"]))
@@ -177,36 +176,6 @@ def _run(study: Study, profile: str, store: ResultStore, workers: int, **options
     logger.info("%s %s: %d measured, %d already there, %d failed, of %d cells",
                 study.name, profile, summary.done, summary.skipped, summary.failed, summary.total)
     return 1 if summary.failed else 0
-
-
-def _add_settings(parser: argparse.ArgumentParser, text: str) -> None:
-    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help=text)
-
-
-def _settings(texts: Sequence[str], defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """Parsed `--set NAME=VALUE`, like the defaults: JSON, else the bare text; lists as a,b,c too.
-
-    What is a text by default, or a list of texts, is taken as it stands, be it a number.
-    """
-    settings: dict[str, Any] = {}
-    for text in texts:
-        name, equals, bare = text.partition("=")
-        if not equals or not name:
-            raise QuarlError(f"--set {text!r} is not NAME=VALUE")
-        default = defaults.get(name)
-        value = _value(bare, default)
-        if isinstance(default, list | tuple) and not isinstance(value, list | None):
-            value = [_value(item, *default[:1]) for item in bare.split(",") if item]
-        settings[name] = value
-    return settings
-
-
-def _value(text: str, default: Any = None) -> Any:
-    try:  # True and False are what Python, and so the notebooks, call them
-        value = json.loads({"True": "true", "False": "false"}.get(text, text))
-    except (ValueError, RecursionError):
-        return text
-    return text if isinstance(default, str) and not isinstance(value, str) else value
 
 
 def _shard(text: str) -> tuple[int, int]:
