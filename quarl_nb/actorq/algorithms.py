@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import warnings
 from collections.abc import Callable, Iterator
@@ -26,6 +27,15 @@ ALGORITHMS: dict[str, type[OffPolicyAlgorithm]] = {
 POLICY_WIDTH = 2048
 CRITIC_WIDTH = 512
 WARM_UP = 0.15
+RATES = ("learning_rate", "actor_learning_rate")
+# Parameters of algorithms that `make_algorithm` sets, and those that ActorQ refuses or has its own
+# settings for.
+_NO_OPTIONS = {
+    "policy", "env", "policy_kwargs", "seed", "device", "autocast", "_init_setup_model",
+    "train_freq", "gradient_steps", "action_noise", "use_sde", "sde_sample_freq",
+    "use_sde_at_warmup", "replay_buffer_class", "replay_buffer_kwargs", "optimize_memory_usage",
+    "stats_window_size", "tensorboard_log", "verbose",
+}  # fmt: skip
 
 
 def make_algorithm(
@@ -71,7 +81,7 @@ def make_algorithm(
             options["autocast"] = torch.bfloat16
         else:
             policy = HalfDQNPolicy
-    for name in ("learning_rate", "actor_learning_rate"):
+    for name in RATES:
         if isinstance(rate := options.get(name), str):
             options[name] = _schedule(rate)
     hidden: Any = [width] * 3
@@ -88,6 +98,24 @@ def make_algorithm(
         return kind(
             policy, env, policy_kwargs=network, seed=int(seed), device=device, **options
         )  # type: ignore[call-arg]  # SB3's base class has other parameters than its algorithms
+
+
+def options_of(algo: str) -> dict[str, Any]:
+    """The `options` of `make_algorithm` that an algorithm heeds in ActorQ, with their defaults.
+
+    Raises:
+        QuarlError: an unknown algorithm.
+    """
+    kind = ALGORITHMS[check_choice("algorithm of ActorQ", algo, ALGORITHMS)]
+    # D4PG hands TD3 what DDPG does: all but that one's additions.
+    kinds: Any = (DDPG, D4PG) if kind is D4PG else (kind,)
+    found: dict[str, Any] = {}
+    for kind in kinds:
+        for name, parameter in inspect.signature(kind).parameters.items():
+            if name not in _NO_OPTIONS and parameter.kind != parameter.VAR_KEYWORD:
+                real = parameter.annotation is float  # as DQN's max_grad_norm, which is 10
+                found[name] = float(parameter.default) if real else parameter.default
+    return found
 
 
 @contextmanager

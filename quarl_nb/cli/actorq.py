@@ -11,8 +11,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from quarl_nb.cli.arguments import place
-from quarl_nb.errors import INTERRUPTED, QuarlError
+from quarl_nb.cli.arguments import add_settings, parse_settings, place
+from quarl_nb.errors import INTERRUPTED, QuarlError, check_choice, same_type
 from quarl_nb.processes import holding_interrupts
 from quarl_nb.writing import folder_to_fill, make_file_writable, write_atomically
 
@@ -22,8 +22,9 @@ if TYPE_CHECKING:
     from quarl_nb.actorq import ActorQ, Result
     from quarl_nb.energy import EnergyMeter
 
-SETTINGS = ("precision", "runtime", "n_actors", "envs_per_actor", "pull_period",
+SETTINGS = ("precision", "communication", "runtime", "n_actors", "envs_per_actor", "pull_period",
             "samples_per_insert", "ez_greedy", "seed")  # fmt: skip
+RECORDED = ("env", "algo", "engine", "steps", "width", "device", "autocast", *SETTINGS)
 # Of an environment, or an algorithm in it, that is no task of the studies: the paper's.
 DEFAULTS = {"steps": 40_000, "width": 2048, "pull_period": 1000, "samples_per_insert": 16.0}
 EPISODES_TOLD = 10
@@ -37,6 +38,9 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     actorq.add_argument("--algo", required=True, help="d4pg, ddpg, dqn, sac or td3")
     actorq.add_argument("--precision", default="int8", help="of the actors (default: int8): fp32, "
                         "int8 or int4, with --runtime torch fp32, fp16 or bf16")
+    actorq.add_argument("--communication", metavar="PRECISION",
+                        help="of weights on the wire: fp32, fp16, bf16, int8 or affine2 to "
+                             "affine16 (default: the actors' own)")
     actorq.add_argument("--runtime", default="onnxruntime", help="onnxruntime or torch")
     actorq.add_argument("--engine", default="process", help="process, serial or ray")
     actorq.add_argument("--n-actors", type=int, default=4, metavar="N", help="default: 4")
@@ -53,6 +57,8 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
                         "of DQN go on for a while (default: as the study has this task, else not)")
     actorq.add_argument("--device", default="cpu", help="of the learner: cpu or cuda")
     actorq.add_argument("--autocast", default="", help="bf16: of a D4PG or DQN learner")
+    add_settings(actorq, "an option of the algorithm, as v_max=1000 (an unknown one lists them; "
+                         "default: as the study has this task, else its own; repeatable)")
     actorq.add_argument("--seed", type=int, default=0, help="default: 0")
     actorq.add_argument("--checkpoint", type=place, metavar="FILE",
                         help="written every minute, and gone on from where there is one")
@@ -80,11 +86,12 @@ def actorq_command(options: argparse.Namespace) -> int:
         if getattr(options, name) is None:
             setattr(options, name, getattr(task, name, default))
     of_algorithm, of_actors = split_options(task.options if task else {})
+    options.set = of_algorithm | _options_set(options)
     if options.ez_greedy is None:
         options.ez_greedy = of_actors.get("ez_greedy", False)
     learner = make_algorithm(
         options.algo, options.env, options.width, options.seed, options.device, options.autocast,
-        **of_algorithm,
+        **options.set,
     )  # fmt: skip
     settings: dict[str, Any] = {name: getattr(options, name) for name in SETTINGS}
     saving = Saving(checkpoint=options.checkpoint)
@@ -94,6 +101,21 @@ def actorq_command(options: argparse.Namespace) -> int:
         if options.record:
             make_file_writable(options.record)
         return _learn(actorq, meter, origin, options)
+
+
+def _options_set(options: argparse.Namespace) -> dict[str, Any]:
+    """The algorithm's options that `--set` sets, each of the type that it has by default."""
+    from quarl_nb.actorq.algorithms import RATES, options_of
+
+    known = options_of(options.algo)
+    given = parse_settings(options.set, known)
+    for name, value in given.items():
+        if name in RECORDED:
+            raise QuarlError(f"--set {name}: the command has --{name.replace('_', '-')} for that")
+        check_choice(f"option of {options.algo}", name, known)
+        if not (name in RATES and isinstance(value, str)):  # "lin_3e-4"
+            given[name] = same_type(f"option {name}", value, known[name])
+    return given
 
 
 def _check_apart(options: argparse.Namespace) -> None:
@@ -193,9 +215,8 @@ def _write_record(
         return []
     # Of Ray's actors the meter knows nothing: what it read would pass for the whole run's.
     energy = {} if options.engine == "ray" else meter.as_record()
-    names = ("env", "algo", "engine", "steps", "width", "device", "autocast", *SETTINGS)
-    record = {"settings": {name: getattr(options, name) for name in names},
-              "measured": result.as_measured(), "source": "measured",
+    settings = {name: getattr(options, name) for name in RECORDED} | {"options": options.set}
+    record = {"settings": settings, "measured": result.as_measured(), "source": "measured",
               "energy": energy, "provenance": origin}  # fmt: skip
     told = [f"record: {options.record}"]
     if result.resumed_at and options.record.exists():

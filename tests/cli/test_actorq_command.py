@@ -360,6 +360,69 @@ def test_a_task_is_run_as_the_studies_do_on_that_device_by_that_algorithm(
     meter.assert_called_once_with(gpus=gpus)
 
 
+def test_options_of_the_algorithm_are_set_in_place_of_the_tasks_and_recorded(
+    tmp_path, monkeypatch
+):
+    learners = []
+
+    def learn(self, steps, whole=ActorQ.learn):
+        learners.append(self.algorithm)
+        return whole(self, steps)
+
+    monkeypatch.setattr(ActorQ, "learn", learn)
+    file = tmp_path / "run.json"
+    for env_id, of_task in (("dm:cartpole-balance", get_task("dm:cartpole-balance").options),
+                            ("Pendulum-v1", {})):  # fmt: skip
+        command = [*SERIAL, "--env", env_id, "--algo", "d4pg", "--steps", "50"]
+        given = {"v_min": -2000.0, "v_max": 5.0, "actor_learning_rate": "lin_1e-4"}
+        command += [f"--set={name}={value}" for name, value in given.items()]
+        assert main([*command, "--set", "v_max=7", "--record", str(file)]) == 0
+        atoms = learners.pop().critic.atoms
+        assert (atoms[0], atoms[-1]) == (-2000, 7)
+        given["v_max"] = 7.0  # the last one counts
+        assert json.loads(file.read_text())["settings"]["options"] == {**of_task, **given}
+
+
+def test_weights_are_sent_in_the_precision_of_communication(tmp_path):
+    file, sizes = tmp_path / "run.json", {}
+    for communication in (None, "fp16", "affine4"):
+        command = [*SERIAL, "--env", "CartPole-v1", "--steps", "50", "--precision", "fp32",
+                   "--width", "256", "--record", str(file)]  # fmt: skip
+        assert main(command + ["--communication", str(communication)] * bool(communication)) == 0
+        record = json.loads(file.read_text())
+        assert record["settings"]["communication"] == communication
+        sizes[communication] = record["measured"]["payload_bytes"]
+    assert 1.8 < sizes[None] / sizes["fp16"] < 2.1 and 7 < sizes[None] / sizes["affine4"] < 8.1
+
+
+KNOWN = ("learning_rate, buffer_size, learning_starts, batch_size, tau, gamma, n_steps, "
+         "actor_learning_rate, target_update_period, n_atoms, v_min, v_max, max_grad_norm, "
+         "max_dqda_norm")  # fmt: skip
+
+
+@pytest.mark.parametrize(("given", "message"), [
+    ("--set=vmax=3", f"unknown option of d4pg 'vmax'; did you mean 'v_max'? allowed: {KNOWN}"),
+    ("--set=policy_delay=2", f"unknown option of d4pg 'policy_delay'; allowed: {KNOWN}"),
+    ("--set=train_freq=4", f"unknown option of d4pg 'train_freq'; allowed: {KNOWN}"),  # no effect
+    ("--set=seed=3", "--set seed: the command has --seed for that"),
+    ("--set=ez_greedy=true", "--set ez_greedy: the command has --ez-greedy for that"),
+    ("--set=v_max", "--set 'v_max' is not NAME=VALUE"),
+    ("--set=v_max=high", "option v_max must be float, not 'high'"),
+    ("--set=n_steps=2.5", "option n_steps must be int, not 2.5"),
+    ("--set=gamma=null", "option gamma must be float, not None"),
+    ("--set=learning_rate=fast",
+     "learning rate 'fast' is no number, nor like 'lin_3e-4' or 'warm_3e-4'"),
+    ("--communication=int9", "unknown precision 'int9'; allowed: fp32, fp16, bf16, int8, int4, "
+     "affine2..affine16, legacy2..legacy16"),
+])  # fmt: skip
+def test_an_option_that_there_is_not_is_one_line(given, message, tmp_path, capsys):
+    command = [*SERIAL, "--env", "Pendulum-v1", "--algo", "d4pg", given]
+    assert main([*command, "--to", str(tmp_path / "new")]) == 2
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err) == ("", f"error: {message}\n")
+    assert not (tmp_path / "new").exists()
+
+
 def test_no_steps_are_refused(capsys):
     assert main([*SERIAL, "--env", "CartPole-v1", "--steps", "0"]) == 2
     assert capsys.readouterr().err == "error: total_steps must be at least 1, not 0\n"

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 import torch
 
-from quarl_nb.actorq.algorithms import make_algorithm
+from quarl_nb.actorq.algorithms import ALGORITHMS, make_algorithm, options_of
 from quarl_nb.errors import QuarlError
 from quarl_nb.processes import SPAWN, child_environment
 from quarl_nb.report.actorq.knobs import papers_setting
@@ -281,6 +281,19 @@ def test_algorithms_that_cannot_be_made_say_why(arguments, message, monkeypatch)
     with pytest.raises(QuarlError, match=message) as caught:
         make_algorithm(*arguments)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("algo", ALGORITHMS)
+def test_known_options_are_an_algorithms_own_and_their_defaults_its_own(algo):
+    env_id = "CartPole-v1" if algo == "dqn" else "Pendulum-v1"
+    small = {"width": 8, "critic_width": 8}
+    options = options_of(algo)
+    plain = make_algorithm(algo, env_id, **small)
+    by_name = make_algorithm(algo, env_id, **small, **options)
+    assert {"learning_rate", "batch_size", "gamma"} < set(options)
+    assert not {"policy", "env", "seed", "device", "policy_kwargs", "train_freq"} & set(options)
+    for name in {"learning_rate", "batch_size", "gamma", "n_steps", "tau"}:
+        assert getattr(by_name, name) == getattr(plain, name) == options[name]
 
 
 def test_half_precision_that_is_slower_is_told(monkeypatch):
