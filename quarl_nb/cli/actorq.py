@@ -113,7 +113,8 @@ def _options_set(options: argparse.Namespace) -> dict[str, Any]:
         if name in RECORDED:
             raise QuarlError(f"--set {name}: the command has --{name.replace('_', '-')} for that")
         check_choice(f"option of {options.algo}", name, known)
-        if not (name in RATES and isinstance(value, str)):  # "lin_3e-4"
+        schedule = name in RATES and isinstance(value, str)  # "lin_3e-4"
+        if not schedule and not isinstance(known[name], str):  # SAC's ent_coef: "auto", or a number
             given[name] = same_type(f"option {name}", value, known[name])
     return given
 

@@ -383,6 +383,14 @@ def test_options_of_the_algorithm_are_set_in_place_of_the_tasks_and_recorded(
         assert json.loads(file.read_text())["settings"]["options"] == {**of_task, **given}
 
 
+@pytest.mark.parametrize("value", ["0.5", "auto_0.5"])
+def test_an_option_that_is_a_word_may_be_a_number(value, tmp_path):
+    file = tmp_path / "run.json"
+    command = [*SERIAL, "--env", "Pendulum-v1", "--algo", "sac", "--steps", "50", "--width", "8"]
+    assert main([*command, f"--set=ent_coef={value}", "--record", str(file)]) == 0
+    assert str(json.loads(file.read_text())["settings"]["options"]["ent_coef"]) == value
+
+
 def test_weights_are_sent_in_the_precision_of_communication(tmp_path):
     file, sizes = tmp_path / "run.json", {}
     for communication in (None, "fp16", "affine4"):
