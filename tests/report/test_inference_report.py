@@ -128,6 +128,16 @@ def test_of_several_processors_each_row_tells_its_own() -> None:
     assert shown.groupby("network")["processor"].unique().map(list).to_dict() == {
         "64x3": ["AMD"], "256x3": ["ARM"]
     }
+    fig, _ = latency_figure(pd.concat([*both, make_records({"nature-cnn": (3, 2, 1)}).assign(
+        **{"provenance.cpu": "AMD"})], ignore_index=True))
+    gains = fig.axes[1]
+    assert {label.get_text() for label in gains.get_yticklabels()} == {
+        "64x3", "256x3*", "nature-cnn"
+    }
+    assert gains.get_xlabel().endswith("\n* on ARM; else AMD")
+    told = inference.int8_inference_faster(pd.concat(both, ignore_index=True), ["64x3"]).measured
+    ratios = "3.0x against torch, 0.6x against the same runtime"
+    assert told.startswith(f"64x3 {ratios} on AMD; other networks: 256x3 {ratios} on ARM (")
 
 
 def test_the_figure_plots_the_rows() -> None:

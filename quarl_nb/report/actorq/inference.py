@@ -165,7 +165,7 @@ def int8_inference_faster(records: pd.DataFrame, networks: Sequence[str]) -> Fin
     worst = asked.loc[asked["over_ort"].idxmin()]
     interval = Interval.of(worst, "over_ort")
     others = rows[~rows["network"].isin([*networks])]
-    text = f"{_ratios_text(asked)} on {' and '.join(sorted({*rows['processor']}))}"
+    text = _ratios_text(asked)
     text += f"; other networks: {_ratios_text(others)}" if len(others) else ""
     text += f" ({1 - ALPHA:.0%} intervals, {ONE_PROCESS}, in the table)"
     keys = records[(records["batch"] == 1) & records["precision"].isin(["fp32", "int8"])]["key"]
@@ -173,5 +173,10 @@ def int8_inference_faster(records: pd.DataFrame, networks: Sequence[str]) -> Fin
 
 
 def _ratios_text(rows: pd.DataFrame) -> str:
-    return "; ".join(f"{row.network} {row.over_torch:.1f}x against torch, {row.over_ort:.1f}x "
-                     "against the same runtime" for row in rows.itertuples())  # fmt: skip
+    """Of every network, by processor."""
+    found = []
+    for name, group in rows.groupby("processor"):
+        ratios = [f"{row.network} {row.over_torch:.1f}x against torch, {row.over_ort:.1f}x against "
+                  "the same runtime" for row in group.itertuples()]  # fmt: skip
+        found.append(f"{'; '.join(ratios)} on {name}")
+    return "; ".join(found)
