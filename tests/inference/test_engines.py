@@ -16,7 +16,7 @@ from quarl_nb.inference.payload import decode, encode
 from quarl_nb.quant import parse_precision, quantize_module, weight_bytes
 from quarl_nb.rl.layers import ACTIVATIONS
 from quarl_nb.rl.policies import PolicyNet
-from quarl_nb.studies.inference import random_observations, random_policy
+from quarl_nb.studies.inference import random_inputs, random_policy
 
 
 def linear(inputs: int, outputs: int, **options: bool) -> tuple[str, dict]:
@@ -102,7 +102,7 @@ def test_normalization_is_in_full_precision_whatever_follows(make_policy, precis
 
 def test_torch_fp32_is_the_policy_bit_for_bit():
     net = random_policy("nature-cnn", seed=0)
-    obs = random_observations(net, 3, seed=0)
+    obs = random_inputs(net, 3, seed=0)
     got = open_engine(build_payload(net, "fp32", runtime="torch")).run(obs)
     np.testing.assert_array_equal(got, reference(net, obs))
 
@@ -111,7 +111,7 @@ def test_torch_fp32_is_the_policy_bit_for_bit():
 @pytest.mark.parametrize("network", ["64x3", "nature-cnn"])
 def test_torch_half_precisions_agree_with_their_simulation(precision, network):
     net = random_policy(network, seed=1)
-    obs = random_observations(net, 8, seed=0)
+    obs = random_inputs(net, 8, seed=0)
     payload = build_payload(net, precision, runtime="torch")
     exact = reference(net, obs)
     simulated = reference(quantize_module(net, parse_precision(precision)), obs)
@@ -144,7 +144,7 @@ def test_engines_tell_the_size_of_payloads_which_hold_little_but_weights(
     network, runtime, precision
 ):
     net = random_policy(network, seed=0)
-    obs = random_observations(net, 2, seed=0)
+    obs = random_inputs(net, 2, seed=0)
     payload = build_payload(net, precision, runtime=runtime, calibration=obs)
     engine = open_engine(payload)
     assert engine.payload_bytes == len(payload)
@@ -164,14 +164,14 @@ def test_engines_tell_the_size_of_payloads_which_hold_little_but_weights(
                                      {"precision": "int8", "ranges": "per_channel"}])  # fmt: skip
 def test_what_does_not_travel_may_have_gaps_in_memory(options):
     net = random_policy("nature-cnn", seed=0).to(memory_format=torch.channels_last)
-    obs = random_observations(net, 2, seed=0)
+    obs = random_inputs(net, 2, seed=0)
     made, sent = (make(net, **options, calibration=obs) for make in (make_payload, build_payload))
     np.testing.assert_array_equal(open_engine(made).run(obs), open_engine(sent).run(obs))
 
 
 def test_an_actor_opens_and_runs_without_torch(tmp_path):
     net = random_policy("nature-cnn", seed=0)
-    obs = random_observations(net, 4, seed=0)
+    obs = random_inputs(net, 4, seed=0)
     payload = build_payload(net, "int8", calibration=obs)
     (tmp_path / "payload").write_bytes(payload)
     np.save(tmp_path / "obs.npy", obs)

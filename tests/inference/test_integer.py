@@ -26,7 +26,7 @@ from quarl_nb.quant import PerTensor, parse_precision, quantize_module, quantize
 from quarl_nb.quant.convert import weight_layers
 from quarl_nb.rl.observations import collect_observations
 from quarl_nb.rl.policies import PolicyNet, load_policy
-from quarl_nb.studies.inference import random_observations, random_policy
+from quarl_nb.studies.inference import random_inputs, random_policy
 
 POLICIES = Path(__file__).resolve().parents[2] / "data" / "policies"
 RANGES = ["minmax", "per_channel", "percentile"]
@@ -68,7 +68,7 @@ def cartpole() -> tuple[PolicyNet, np.ndarray]:
 @pytest.mark.parametrize("ranges", RANGES)
 def test_dynamic_int8_is_a_second_implementation_in_numpy(ranges):
     net = random_policy("96x2", seed=3)
-    obs = random_observations(net, 50, seed=4)
+    obs = random_inputs(net, 50, seed=4)
     engine = open_engine(build_payload(net, "int8", ranges=ranges))
     exact, differences = reference(net, obs), []
     for i in range(len(obs)):
@@ -119,7 +119,7 @@ def test_sums_of_images_do_not_saturate(make_policy, payload):
 def test_weights_are_unsigned_where_sums_would_saturate(monkeypatch, network, saturates, dtype):
     monkeypatch.setattr("quarl_nb.inference.export.saturates_int8", lambda: saturates)
     net = random_policy(network, seed=0)
-    made = make_payload(net, "int8", calibration=random_observations(net, 2, seed=0))
+    made = make_payload(net, "int8", calibration=random_inputs(net, 2, seed=0))
     weights = [array for name, array in made.tensors.items() if name.endswith(".weight")]
     assert weights and {array.dtype.name for array in weights} == {dtype}
 
@@ -163,7 +163,7 @@ def test_real_int8_decides_on_what_trained_policies_see_as_its_simulation_does(n
 @pytest.mark.parametrize("ranges", RANGES)
 def test_static_int8_is_the_simulation_of_quant(ranges):
     net = random_policy("nature-cnn", seed=0)
-    calibration, obs = random_observations(net, 16, seed=1), random_observations(net, 40, seed=2)
+    calibration, obs = random_inputs(net, 16, seed=1), random_inputs(net, 40, seed=2)
     assert calibration.max() == 255  # so that the simulation leaves frames as they are
     engine = open_engine(build_payload(net, "int8", ranges=ranges, calibration=calibration))
     simulated = quantize_module(
@@ -205,7 +205,7 @@ def test_static_int8_runs_activations_and_heads_between_linear_layers_in_float(m
 def test_int4_is_a_second_implementation_in_numpy():
     """Weights and activations in the same blocks of 32, activations symmetric int8."""
     net, precision = random_policy("70x1", seed=0), parse_precision("int4")
-    obs = random_observations(net, 5, seed=0)
+    obs = random_inputs(net, 5, seed=0)
     x = obs
     for layer in net.layers:
         if isinstance(layer, nn.ReLU):
@@ -314,7 +314,7 @@ def test_dead_layers_and_zero_weights_give_the_bias():
     with torch.no_grad():
         net.layers[2].weight.zero_()
         net.layers[2].bias.fill_(-1.0)  # relu lets nothing through
-    obs = random_observations(net, 3, seed=0)
+    obs = random_inputs(net, 3, seed=0)
     for precision in ("int8", "int4"):
         got = open_engine(build_payload(net, precision)).run(obs)
         np.testing.assert_allclose(got, np.tile(net.layers[-1].bias.numpy(), (3, 1)), rtol=1e-6)
@@ -407,7 +407,7 @@ def test_the_smallest_scales_by_hand():
 def test_ordinary_weights_and_biases_are_as_if_there_were_no_smallest_scale(network, ranges):
     """Bit for bit, in each layer."""
     net, precision = random_policy(network, seed=0), parse_precision("int8", ranges)
-    graph = StaticGraph(net, precision, random_observations(net, 4, seed=1))
+    graph = StaticGraph(net, precision, random_inputs(net, 4, seed=1))
     for name, layer in weight_layers(net):
         integers, scale = quantize_rows(layer.weight, precision.weight)
         units = (torch.tensor(graph.tensors[f"{name}.input.scale"]) * scale).double()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import numpy as np
 import pytest
 import torch
@@ -28,23 +30,31 @@ def test_gradients_are_those_of_finite_differences(size, stride, memory_format):
     assert torch.autograd.gradcheck(_ConvByProduct.apply, given)
 
 
-def test_in_bfloat16_it_is_what_torch_computes_to_rounding():
+def test_in_bfloat16_it_is_exact_to_one_rounding_or_as_near_as_torch():
+    """Processors round differently within torch's own: on one without bf16 its gradient is 0.26 %
+    off, where ours is 0.17 %."""
     torch.manual_seed(0)
     layer = nn.Conv2d(WIDE, WIDE + 8, 3).to(memory_format=torch.channels_last)
     x = torch.randn(4, WIDE, 9, 9).to(memory_format=torch.channels_last)
-    found = []
-    for forward in (lambda x: wide_conv(layer, x), layer):
+    upstream = torch.randn(4, WIDE + 8, 7, 7, generator=torch.Generator().manual_seed(1)).bfloat16()
+
+    def results(forward, layer, x, upstream):
         at = x.clone().requires_grad_()
         layer.zero_grad()
-        with torch.autocast("cpu", torch.bfloat16):
-            y = forward(at)
-        assert y.dtype == torch.bfloat16
-        y.backward(torch.randn(y.shape, generator=torch.Generator().manual_seed(1)).bfloat16())
-        assert layer.weight.grad.dtype == torch.float32
-        found.append([y, at.grad, layer.weight.grad, layer.bias.grad])
-    for ours, torchs in zip(*found, strict=True):
-        assert ours.shape == torchs.shape
-        assert (ours - torchs).norm() <= 0.002 * torchs.norm()
+        y = forward(at)
+        y.backward(upstream)
+        return [y, at.grad, layer.weight.grad.clone(), layer.bias.grad.clone()]
+
+    with torch.autocast("cpu", torch.bfloat16):
+        ours = results(lambda x: wide_conv(layer, x), layer, x, upstream)
+        torchs = results(layer, layer, x, upstream)
+    assert ours[0].dtype == torch.bfloat16 and ours[2].dtype == torch.float32
+    exact = copy.deepcopy(layer).bfloat16().double()
+    truth = results(exact, exact, x.bfloat16().double(), upstream.double())
+    for our, their, true in zip(ours, torchs, truth, strict=True):
+        assert our.shape == true.shape
+        off, theirs_off = ((found - true).norm() / true.norm() for found in (our, their))
+        assert off <= max(2**-9, theirs_off)  # half of a last place of bfloat16
 
 
 def test_only_plain_convolutions_with_many_channels_on_both_sides_are_wide():
