@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 from collections.abc import Mapping
@@ -15,7 +14,7 @@ import torch
 from onnx import numpy_helper
 
 from quarl_nb.edge.c_source import DEVICE, CSource, check_layers
-from quarl_nb.edge.c_text import declaration, literal
+from quarl_nb.edge.vectors import Vectors
 from quarl_nb.errors import QuarlError, check_choice
 from quarl_nb.inference.engine import forwards
 from quarl_nb.inference.export import check_without_hooks, obs_dtype
@@ -26,7 +25,6 @@ from quarl_nb.rl.policies import PolicyNet, digest_of
 from quarl_nb.writing import write_together
 
 FORMAT_VERSION = 1
-OBSERVATIONS = 256
 PRECISIONS = ("fp32", "int8", "int4")
 DESCRIPTION = "export.json"
 COPIED = ("benchmark.py", "test_policy.c", "Makefile")
@@ -56,8 +54,8 @@ def export_policy(
 
     Args:
         precision: fp32, int8 or int4.
-        observations: raw, ``[n, *obs_shape]``; they calibrate the policy, and `OBSERVATIONS` of
-            them at most, evenly spread, are recorded.
+        observations: raw, ``[n, *obs_shape]``; they calibrate the policy, and those of
+            `Vectors.of` are recorded.
         name: of the policy, for its records.
         ranges: how the ranges of integers are set; see `parse_precision`.
         env_id: where the board's policy acts (default: what the policy says).
@@ -79,36 +77,25 @@ def export_policy(
     else:
         simulated = quantize_module(net, parsed, lambda model: model(torch.as_tensor(obs)))
     source = CSource(net, parsed, simulated)
-    obs = obs[np.linspace(0, len(obs) - 1, min(len(obs), OBSERVATIONS)).astype(int)]
-    outputs, actions = simulated(torch.as_tensor(obs)).numpy(), simulated.act(obs)[0]
-    if not np.isfinite(outputs).all():
-        raise QuarlError("outputs for the recorded observations are NaN or infinite")
-    tolerances = {
-        "tolerance": TOLERANCE[precision] * float(np.abs(outputs).max()),
-        "action_tolerance": 0.0 if net.spec.head.discrete
-        else TOLERANCE[precision] * float(np.abs(actions).max()),
-    }  # fmt: skip
-    # A continuous action may have no dimensions either.
-    numbers = actions.astype(np.int32) if net.spec.head.discrete else actions.reshape(len(obs), -1)
+    vectors = Vectors.of(simulated, obs, TOLERANCE[precision])
     model = self_contained(graph.model(obs.dtype.name), graph.tensors)
     description = {
         "format_version": FORMAT_VERSION, "policy": name,
         "tensors_sha256": digest_of(net),  # several policies may have one name
         "precision": precision, "ranges": ranges,
         "algo": net.spec.algo, "env_id": env_id or net.spec.env_id, "network": source.widths,
-        "head": head_of(net), "obs_dtype": obs.dtype.name, "observations": len(obs), **tolerances,
+        "head": head_of(net), "obs_dtype": obs.dtype.name,
+        "observations": len(vectors.obs), **vectors.tolerances,
         "weight_bytes": weight_bytes(net, parsed), "onnx_bytes": len(model),
         "c_bytes": sum(array.nbytes for array in source.arrays.values()),
     }  # fmt: skip
-    recorded = io.BytesIO()
-    np.savez(recorded, obs=obs, outputs=outputs, actions=actions)
     _write(folder, (json.dumps(description, indent=1) + "\n").encode(), {
         "policy.onnx": model,
         "policy.h": source.header().encode(),
         "policy.c": source.source().encode(),
-        "test_vectors.h": _test_vectors(obs, outputs, numbers, tolerances).encode(),
+        "test_vectors.h": vectors.header().encode(),
         **{file: (DEVICE / file).read_bytes() for file in COPIED},
-        "observations.npz": recorded.getvalue(),
+        "observations.npz": vectors.npz(),
     })  # fmt: skip
     return folder
 
@@ -187,20 +174,3 @@ def _write(folder: Path, description: bytes, files: Mapping[str, bytes]) -> None
     contents = {DESCRIPTION: description, **files}
     write_together({folder / file: content for file, content in contents.items()},
                    stale=[folder / file for file in (*files, *MADE)])  # fmt: skip
-
-
-def _test_vectors(
-    obs: np.ndarray, outputs: np.ndarray, actions: np.ndarray, tolerances: dict[str, float]
-) -> str:
-    """test_vectors.h; actions int32 ``[n]`` or float32 ``[n, size]``."""
-    n = len(obs)
-    defines = {"TEST_VECTORS": str(n)} | {
-        f"TEST_{name.upper()}": literal(value, "float64") for name, value in tolerances.items()
-    }
-    return "\n".join([
-        "/* Recorded observations, and the outputs and actions of the simulated policy. */",
-        *(f"#define {name} {value}" for name, value in defines.items()),
-        declaration("test_obs", obs.reshape(n, -1)),
-        declaration("test_outputs", outputs),
-        declaration("test_actions", actions),
-    ]) + "\n"  # fmt: skip

@@ -119,6 +119,8 @@ def test_the_table_reads_as_text() -> None:
     assert shown.loc[("64x3", "fp32 ORT"), "faster than ORT fp32"] == ""
     assert shown.loc[("64x3", "fp32 torch"), "payload (kB)"] == "8"
     assert "processor" not in shown
+    slow = inference.latency_table(rows.assign(open_ms=1234.5, latency_us=99.96))
+    assert set(slow["opening (ms)"]) == {"1,234"} and set(slow["median (us)"]) == {"100"}
 
 
 def test_of_several_processors_each_row_tells_its_own() -> None:

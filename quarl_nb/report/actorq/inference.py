@@ -122,19 +122,19 @@ def latency_table(rows: pd.DataFrame, batch: int | None = None) -> pd.DataFrame:
     return pd.DataFrame({
         "network": rows["network"], "batch": rows["batch"],
         "engine": rows["engine"].map(actor_label),
-        "median (us)": rows["latency_us"].map(_us),
-        "p10 to p90 (us)": [f"{_us(row.latency_low_us)} to {_us(row.latency_high_us)}"
+        "median (us)": rows["latency_us"].map(_digits),
+        "p10 to p90 (us)": [f"{_digits(row.latency_low_us)} to {_digits(row.latency_high_us)}"
                             for row in rows.itertuples()],
-        "floor (us)": rows["floor_us"].map(_us),
+        "floor (us)": rows["floor_us"].map(_digits),
         "faster than torch fp32": _times(rows, "over_torch"),
         "faster than ORT fp32": _times(rows, "over_ort"),
         "payload (kB)": (rows["payload_bytes"] / 1e3).map("{:,.0f}".format),
-        "opening (ms)": rows["open_ms"].map("{:.2g}".format),
+        "opening (ms)": rows["open_ms"].map(_digits),
         **({"processor": rows["processor"]} if several else {}),
     }).reset_index(drop=True)  # fmt: skip
 
 
-def _us(value: float) -> str:
+def _digits(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
