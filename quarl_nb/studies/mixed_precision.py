@@ -192,11 +192,7 @@ def converge(
     finally:
         model.env.close()
     result = evaluate(trained.net, env_id, episode_seeds(budget))
-    measured = {
-        **result.as_measured(),
-        "timesteps": model.num_timesteps, "best_timesteps": trained.best_timesteps,
-        "training_s": trained.training_s,
-    }  # fmt: skip
+    measured = {**result.as_measured(), **trained.as_measured(), "timesteps": model.num_timesteps}
     return measured, trained.curves
 
 

@@ -109,11 +109,8 @@ class NavigationStudy:
         if cell["method"] == QAT:
             trained = fine_tune(subject.net, cell, budget)
             precision = parse_precision(cell["precision"])
-            measured = _fly(trained.net, subject.net, precision, budget) | {
-                "timesteps": budget["timesteps"],
-                "best_timesteps": trained.best_timesteps,
-                "training_s": trained.training_s,
-            }
+            measured = _fly(trained.net, subject.net, precision, budget) | trained.as_measured()
+            measured["timesteps"] = budget["timesteps"]
             return Measurement(measured, "simulated", arrays=trained.curves, extra=subject.extra)
         precision = parse_precision(cell["precision"], cell["method"])
         quantized = quantize_policy(subject.net, precision, ENV_ID)

@@ -112,9 +112,8 @@ class QATStudy:
         weights = weight_statistics(trained.net, parse_precision("affine8"))
         measured = {
             **result.as_measured(),
+            **trained.as_measured(),
             "timesteps": model.num_timesteps,
-            "best_timesteps": trained.best_timesteps,
-            "training_s": trained.training_s,
             **{name: [row[name] for row in weights]
                for name in ("layer", "range", "std", "range_over_std")},
         }  # fmt: skip

@@ -59,6 +59,10 @@ class Trained:
     training_s: float
     curves: dict[str, np.ndarray]
 
+    def as_measured(self) -> dict[str, Any]:
+        """The scalar fields, for a record."""
+        return {"best_timesteps": self.best_timesteps, "training_s": self.training_s}
+
 
 def train_watched(
     model: BaseAlgorithm,
