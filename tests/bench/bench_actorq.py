@@ -9,9 +9,11 @@
 from __future__ import annotations
 
 import statistics
+import subprocess
 import sys
 import time
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any
 from unittest.mock import patch
 
@@ -139,21 +141,49 @@ def bench_loop() -> None:
 
 
 def bench_cores() -> None:
-    """Environment steps per second beside two busy actors: cores shared, and all the learner's."""
+    """Environment steps per second by the learner's threads: timed updates, all cores, one."""
     torch.set_num_threads(2)
-    for width, steps in ((64, 20_000), (256, 10_000)):
-        ratios = []
-        for seed in range(3):
-            rates = []
-            for shared in (True, False):
-                model = make_algorithm("dqn", "CartPole-v1", width, seed, learning_starts=500)
-                actorq = ActorQ(model, n_actors=2, samples_per_insert=1, seed=seed)
-                with nullcontext() if shared else patch.object(SharedCores, "shared", nullcontext):
-                    result = actorq.learn(steps, progress_bar=False)
-                rates.append(result.steps / result.wall_s)
-            ratios.append(rates[0] / rates[1])
-            print(f"{width} wide: cores shared {rates[0]:.0f} steps/s, torch's own {rates[1]:.0f}")
-        print(f"  sharing cores with two actors: {statistics.median(ratios):.2f}x torch's threads")
+    # Width, actors, samples an insert, steps, whether another process wants a core.
+    for width, actors, samples, steps, beside in (
+        (64, 2, 1, 20_000, False), (256, 2, 1, 10_000, False), (2048, 1, 8, 2_500, False),
+        (64, 2, 1, 20_000, True), (256, 2, 1, 10_000, True),
+    ):  # fmt: skip
+        rates: dict[str, list[float]] = {"timed": [], "two": [], "one": []}
+        with another_busy_process() if beside else nullcontext():
+            for seed in range(3):
+                for threads, measured in rates.items():
+                    model = make_algorithm("dqn", "CartPole-v1", width, seed, learning_starts=500)
+                    actorq = ActorQ(model, n_actors=actors, samples_per_insert=samples, seed=seed)
+                    with learner_threads(threads):
+                        result = actorq.learn(steps, progress_bar=False)
+                    measured.append(result.steps / result.wall_s)
+        shown = ", ".join(f"{threads} {min(measured):.0f} to {max(measured):.0f}"
+                          for threads, measured in rates.items())  # fmt: skip
+        timed, two, one = map(statistics.median, rates.values())
+        print(f"DQN {width} wide, actors: {actors}, samples an insert: {samples}, another busy "
+              f"process: {beside}\n  steps/s by the learner's threads: {shown}; "
+              f"timed {timed / two:.2f}x two, {timed / one:.2f}x one")  # fmt: skip
+
+
+@contextmanager
+def learner_threads(threads: str) -> Iterator[None]:
+    """Updates with timed threads, as the loop does, or with torch's own two or one."""
+    if threads == "timed":
+        yield
+        return
+    torch.set_num_threads({"two": 2, "one": 1}[threads])
+    with patch.object(SharedCores, "shared", nullcontext):
+        yield
+    torch.set_num_threads(2)
+
+
+@contextmanager
+def another_busy_process() -> Iterator[None]:
+    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as busy:
+        try:
+            yield
+        finally:
+            busy.kill()
 
 
 PARTS = {"actors": bench_actors, "learner": bench_learner, "loop": bench_loop, "cores": bench_cores}

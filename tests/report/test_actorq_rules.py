@@ -49,6 +49,15 @@ def test_speedups_decide_only_in_the_papers_setting() -> None:
     two = every.assign(**{"budget.device": "cpu", "width": widths})
     assert "256 or 2048 wide" in speedup_above(two, ["int8"], 1.5).measured
     assert speedup_above(every.assign(profile="smoke"), ["int8"], 1.5).verdict == "not measured"
+    suite = every[every["algo"] == "d4pg"]
+    found = speedup_above(suite, ["int8"], 1.0, algos=["d4pg"])
+    assert found.verdict == "reproduced" and "8 of 8 tasks" in found.measured
+    assert speedup_above(suite, ["int8"], 1.0).verdict == "inconclusive"
+    slow = every.assign(curve_wall_s=every["curve_wall_s"].mask(
+        (every["algo"] == "dqn") & (every["precision"] == "int8"),
+        every["curve_wall_s"].map(lambda s: [20 * x for x in s])))  # fmt: skip
+    assert speedup_above(slow, ["int8"], 1.0).verdict == "not reproduced"
+    assert speedup_above(slow, ["int8"], 1.0, algos=["d4pg"]).verdict == "reproduced"
     assert speedup_range(every, 1.5, 5.41).verdict == "not reproduced"
     assert speedup_range(every, 4.47, 4.48).verdict == "reproduced"
 

@@ -8,6 +8,7 @@ import pytest
 from planted_actorq import make_records, scaled
 from quarl_nb.report.actorq.runtime_rules import (
     actors_faster,
+    computation_and_communication,
     inference_dominates,
     learner_waits_more,
     transfers_faster,
@@ -54,6 +55,27 @@ def test_actors_that_are_slower_on_one_of_two_tasks_decide_nothing() -> None:
                    for parts, here in zip(records["actor_s"], slow, strict=True)]  # fmt: skip
         for rule in (actors_faster, inference_dominates, transfers_faster):
             assert rule(records.assign(actor_s=actor_s), 30).verdict == verdict
+
+
+def test_both_overheads_must_weigh_on_every_task() -> None:
+    """Inference takes 8 ms of a step of 9.4 when pulls are rare; these 13.3 of 22.3 when not."""
+    actors = ("fp32/torch", "int8/onnxruntime")
+    both = pd.concat([make_records(["Walker Stand", "Acrobot (Gym)"], actors, pull_period=period)
+                      for period in (30, 1000)], ignore_index=True)  # fmt: skip
+    found = computation_and_communication(both, rare=1000, heavy=30, share=0.1)
+    assert found.verdict == "reproduced" and len(found.keys) == 12
+    assert "inference every 1000 steps: Acrobot (Gym) 85%, Walker Stand 85%" in found.measured
+    assert "load every 30 steps: Acrobot (Gym) 60%, Walker Stand 60%" in found.measured
+    assert computation_and_communication(both, 1000, 30, 0.7).verdict == "not reproduced"
+    quick = both["task"] == "Walker Stand"
+    actor_s = [{**parts, "pull": 0.0, "deserialize": 0.0} if here else parts
+               for parts, here in zip(both["actor_s"], quick, strict=True)]  # fmt: skip
+    one = both.assign(actor_s=actor_s)
+    assert computation_and_communication(one, 1000, 30, 0.1).verdict == "inconclusive"
+    two = computation_and_communication(both[both["seed"] < 2], 1000, 30, 0.1)
+    assert two.verdict == "inconclusive" and "only 2 of 3 runs" in two.measured
+    rare = both[both["pull_period"] == 1000]
+    assert computation_and_communication(rare, 1000, 30, 0.1).verdict == "not measured"
 
 
 def test_waiting_is_corrected_for_all_tasks() -> None:

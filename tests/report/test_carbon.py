@@ -366,6 +366,10 @@ def test_claims_are_decided_by_the_intervals() -> None:
     found = carbon_mean(every, 2.2)
     assert found.verdict == "reproduced" and "energy by tdp_x_cpu_time+nvml" in found.measured
     assert len(found.keys) == 110
+    wide = on_gpu(with_energy(every, 0.7))
+    found = carbon_mean(wide, 2.8)  # which the interval holds, and less than half of it, 1.9, too
+    assert found.interval.low < 1.9 < 2.8 < found.interval.high
+    assert found.verdict == "inconclusive" and carbon_mean(wide, 1.5).verdict == "reproduced"
     assert carbon_range(every, 1.9, 3.76).verdict == "not reproduced"
     exact = 224.7 / 101.05
     assert carbon_range(on_gpu(with_energy(every, 0.05)), exact, exact).verdict == "reproduced"

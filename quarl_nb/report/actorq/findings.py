@@ -90,9 +90,11 @@ def missing_tasks(rows: pd.DataFrame, algos: Sequence[str] = ()) -> set[str]:
     return set(tasks) - set(rows["task"])
 
 
-def every_task(rows: pd.DataFrame, precisions: Sequence[str]) -> bool:
-    """Whether each task of Table 2 is measured in each of these precisions."""
-    return not any(missing_tasks(rows[rows["precision"] == each]) for each in precisions)
+def every_task(
+    rows: pd.DataFrame, precisions: Sequence[str], algos: Sequence[str] = ()
+) -> bool:
+    """Whether each task of Table 2 (of `algos`) is measured in each of these precisions."""
+    return not any(missing_tasks(rows[rows["precision"] == each], algos) for each in precisions)
 
 
 def unmeasured_told(rows: pd.DataFrame, precisions: Sequence[str]) -> str:

@@ -11,14 +11,18 @@ from quarl_nb.report.findings import (
     NOT_MEASURED,
     ONE_PROCESS,
     Finding,
+    Verdict,
     decided,
     measured,
     processor,
 )
 from quarl_nb.report.stats import Interval, median_ratio, named_generator
 
-# A way of loading, as a record names its seconds; what every other is compared with comes first.
+# A way of loading, as a record names its seconds, and the reading that comes before it.
 WAYS = {
+    "deserialize_fp32": "reading a state_dict, fp32",
+    "deserialize_fp16": "reading a state_dict, fp16",
+    "deserialize_int8": "reading a state_dict, int8",
     "state_dict_fp32": "load_state_dict, fp32",
     "state_dict_fp16": "load_state_dict, fp16",
     "state_dict_int8": "load_state_dict, int8",
@@ -27,7 +31,15 @@ WAYS = {
     "open_fp32": "payload, fp32",
     "open_int8": "payload, int8",
 }
-BASE = "state_dict_fp32"
+BASE = "state_dict_fp32"  # what every other is compared with
+DECISIONS = {
+    "decide_fp32": "one decision of torch, fp32",
+    "decide_fp16": "fp16",
+    "decide_int8": "int8",
+}
+FORMS = {"state_dict": "state_dict", "module": "module, pickled", "torchscript": "TorchScript",
+         "payload": "payload for ONNX Runtime"}  # fmt: skip
+LITTLE = 0.01  # of the bytes of a state_dict: what another form may save
 
 
 def loading_rows(records: pd.DataFrame) -> pd.DataFrame:
@@ -47,6 +59,8 @@ def loading_rows(records: pd.DataFrame) -> pd.DataFrame:
     by_size = records[f"{BASE}_s"].map(np.median).sort_values().index
     for _, record in records.loc[by_size].iterrows():
         for way in WAYS:
+            if not _has(record, f"{way}_s"):  # older records know no reading
+                continue
             milliseconds = 1e3 * _seconds(record, way)
             low, middle, high = np.percentile(milliseconds, [10, 50, 90])
             ratio = _ratio(record, way, BASE)
@@ -73,24 +87,50 @@ def loading_table(rows: pd.DataFrame) -> pd.DataFrame:
     })  # fmt: skip
 
 
-def loads_slower(
-    records: pd.DataFrame, network: str, slower: Sequence[str], than: str
+def takes_longer(
+    records: pd.DataFrame, network: str, longer: Sequence[str], than: Sequence[str]
 ) -> Finding:
-    """Reproduced when every way of `slower` surely takes longer than `than`, for `network`.
+    """Reproduced when all of `longer` surely take longer than all of `than`, for `network`.
 
-    Not reproduced when one of them surely takes less. Ways are keys of `WAYS`.
+    Not reproduced when one of them surely takes less than one of those. They are keys of `WAYS` or
+    of `DECISIONS`.
     """
-    record = _record(records, network)
+    record = _record(records, network, [f"{way}_s" for way in (*longer, *than)])
     if record is None:
         return NOT_MEASURED
-    ratios = {way: _ratio(record, way, than) for way in slower}
-    verdict = decided(all(ratio.low > 1 for ratio in ratios.values()),
-                      any(ratio.high < 1 for ratio in ratios.values()))  # fmt: skip
-    times = {way: 1e3 * float(np.median(_seconds(record, way))) for way in (*slower, than)}
-    told = ", ".join(f"{WAYS[way]} {ms:.2g} ms" for way, ms in times.items())
+    ratios = [_ratio(record, slow, quick) for slow in longer for quick in than]
+    verdict = decided(all(ratio.low > 1 for ratio in ratios),
+                      any(ratio.high < 1 for ratio in ratios))  # fmt: skip
+    names = WAYS | DECISIONS
+    times = {way: 1e3 * float(np.median(_seconds(record, way))) for way in (*longer, *than)}
+    told = ", ".join(f"{names[way]} {ms:.2g} ms" for way, ms in times.items())
     text = f"{network} on {processor(record)}: {told} (interval {ONE_PROCESS})"
-    least = min(ratios.values(), key=lambda ratio: ratio.value)
+    least = min(ratios, key=lambda ratio: ratio.value)
     return Finding(verdict, text, least, (record["key"],))
+
+
+def state_dict_most_compact(
+    records: pd.DataFrame, network: str, precisions: Sequence[str]
+) -> Finding:
+    """Bytes of a policy by form: reproduced when in all `precisions` a `state_dict` takes less than
+    torch's serialized objects (`module` and `torchscript`), and no form less by `LITTLE` of it;
+    else not."""
+    record = _record(records, network, [f"{form}_{precision}_bytes" for precision in precisions
+                                        for form in ("state_dict", "module", "torchscript")])
+    if record is None:
+        return NOT_MEASURED
+    smallest, told = True, []
+    for precision in precisions:
+        sizes = {form: record[name] for form in FORMS
+                 if _has(record, name := f"{form}_{precision}_bytes")}  # fmt: skip
+        shares = {form: size / sizes["state_dict"] for form, size in sizes.items()}
+        smallest &= min(shares["module"], shares["torchscript"]) > 1
+        smallest &= min(shares.values()) > 1 - LITTLE
+        told.append(f"{precision} state_dict {sizes['state_dict']:,.0f} bytes, " + ", ".join(
+            f"{FORMS[form]} {share - 1:+.3%}" for form, share in shares.items()
+            if form != "state_dict"))  # fmt: skip
+    verdict: Verdict = "reproduced" if smallest else "not reproduced"
+    return Finding(verdict, f"{network}: {'; '.join(told)}", None, (record["key"],))
 
 
 def packing_takes(
@@ -98,7 +138,7 @@ def packing_takes(
 ) -> Finding:
     """Packing alone over `load_state_dict`, for `network`: reproduced when it surely takes more
     than `share` in each of `precisions`, not reproduced when surely less in one."""
-    record = _record(records, network)
+    record = _record(records, network, [f"pack_{each}_s" for each in precisions])
     if record is None:
         return NOT_MEASURED
     shares = {each: _ratio(record, f"pack_{each}", f"state_dict_{each}") for each in precisions}
@@ -112,12 +152,16 @@ def packing_takes(
     return Finding(verdict, text, least, (record["key"],))
 
 
-def _record(records: pd.DataFrame, network: str) -> pd.Series | None:
-    """The one of `network`, if it may decide."""
+def _record(records: pd.DataFrame, network: str, fields: Sequence[str]) -> pd.Series | None:
+    """The one of `network` that has these, if it may decide."""
     for _, record in measured(records).iterrows():
-        if record["network"] == network:
+        if record["network"] == network and all(_has(record, name) for name in fields):
             return record
     return None
+
+
+def _has(record: pd.Series, name: str) -> bool:
+    return name in record and bool(np.all(pd.notna(record[name])))
 
 
 def _seconds(record: pd.Series, way: str) -> np.ndarray:

@@ -58,6 +58,31 @@ def actors_faster(records: pd.DataFrame, pull_period: int) -> Finding:
     return _of_an_actor(ratios, pairs, text)
 
 
+def computation_and_communication(
+    records: pd.DataFrame, rare: int, heavy: int, share: float
+) -> Finding:
+    """Shares of an fp32 (torch) actor's step: of inference when it pulls every `rare` steps, and of
+    pulling, deserializing and loading when it pulls every `heavy`. Reproduced when both are surely
+    above `share` on every task, not reproduced when one surely is below on all."""
+    shares: list[list[Interval]] = []
+    sides, told = [], []
+    for what, parts, pull_period in (("inference", ["inference"], rare),
+                                     ("pull, deserialize, load", TRANSFERS, heavy)):
+        found = [full for _, full, _ in _pairs(records, pull_period)]
+        if not found:
+            return NOT_MEASURED
+        shares.append([over_seeds(full[parts].sum(axis=1) / full["actor_step_s"], ALPHA / TASKS)
+                       for full in found])  # fmt: skip
+        told.append(f"{what} every {pull_period} steps: " + ", ".join(
+            f"{full['task'].iloc[0]} {part.value:.0%}"
+            for full, part in zip(found, shares[-1], strict=True)))  # fmt: skip
+        sides += found
+    verdict = decided(all(part.low > share for parts in shares for part in parts),
+                      any(all(part.high < share for part in parts) for parts in shares))
+    text = f"of an fp32 actor's step, {'; '.join(told)}"
+    return of_enough_runs(verdict, _counted(sides), f"{text}; {tasks_told(_counted(sides))}")
+
+
 def transfers_faster(records: pd.DataFrame, pull_period: int) -> Finding:
     """Pull and deserialize time together, fp32 (torch) over actors in 8 and 16 bits: surely above 1
     on every task; not reproduced when surely below in one precision on all.
@@ -146,10 +171,14 @@ def _of_an_actor(ratios: list[list[Interval]], pairs: list[_Pair], text: str) ->
     """The verdict on ratios that are to be above 1 on every task."""
     if not pairs:
         return NOT_MEASURED
-    sides = [runs for _, full, quantized in pairs for runs in (full, *quantized.values())]
-    rows = pd.DataFrame([{"task": runs["task"].iloc[0], "runs": len(runs),
-                          "keys": tuple(runs["key"])} for runs in sides])  # fmt: skip
+    rows = _counted([runs for _, full, quantized in pairs for runs in (full, *quantized.values())])
     both = all(len(quantized) == len(QUANTIZED) for *_, quantized in pairs)
     verdict = decided(both and all(r.low > 1 for task in ratios for r in task),
                       all(any(r.high < 1 for r in task) for task in ratios))  # fmt: skip
     return of_enough_runs(verdict, rows, f"{text}; {tasks_told(rows)}")
+
+
+def _counted(sides: list[pd.DataFrame]) -> pd.DataFrame:
+    """A row a kind of actor: task, runs, keys."""
+    return pd.DataFrame([{"task": runs["task"].iloc[0], "runs": len(runs),
+                          "keys": tuple(runs["key"])} for runs in sides])  # fmt: skip

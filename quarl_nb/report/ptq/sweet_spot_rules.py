@@ -43,8 +43,10 @@ def fewer_bits_beat_more(records: pd.DataFrame) -> Finding:
 
 
 def sweet_spots_differ(records: pd.DataFrame) -> Finding:
-    """Reproduced when two policies have sweet spots and each of a policy's is certainly none of the
-    other's: a gain that misses 5 % of |fp32| by a hair is no difference."""
+    """Reproduced when two policies of one algorithm in two environments have sweet spots, and each
+    of a policy's is certainly none of the other's: a gain that misses 5 % of |fp32| by a hair is no
+    difference. Not reproduced when at least two have some, and all policies of each such algorithm
+    one width in common."""
     return _of_learned(_differ, records)
 
 
@@ -72,11 +74,14 @@ def _differ(policies: list[Widths]) -> Finding:
     spots = table[table["sweet_spot"]]
     text = f"{len(spots)} of {len(table)} policies have a sweet spot"
     text += "".join(f"; {row.policy} at {row.bits} bits" for row in spots.itertuples())
-    each = [(widths.env_id, *_spots(widths)) for widths, is_spot
+    each = [(widths, *_spots(widths)) for widths, is_spot
             in zip(policies, table["sweet_spot"], strict=True) if is_spot]  # fmt: skip
-    apart = any(env_a != env_b and a <= not_b and b <= not_a
-                for (env_a, a, not_a), (env_b, b, not_b) in combinations(each, 2))  # fmt: skip
-    return Finding("reproduced" if apart else "inconclusive", text)
+    pairs = [(a, not_a, b, not_b) for (one, a, not_a), (other, b, not_b) in combinations(each, 2)
+             if one.algo == other.algo and one.env_id != other.env_id]  # fmt: skip
+    apart = any(a <= not_b and b <= not_a for a, not_a, b, not_b in pairs)
+    shared = [set.intersection(*(spots for widths, spots, _ in each if widths.algo == algo))
+              for algo in {widths.algo for widths, *_ in each}]  # fmt: skip
+    return Finding(decided(apart, bool(pairs) and all(shared)), text)
 
 
 def _spots(widths: Widths) -> tuple[set[int], set[int]]:

@@ -27,6 +27,7 @@ class Widths:
 
     policy: str
     name: str
+    algo: str
     env_id: str
     bits: tuple[int, ...]
     reference: Floats
@@ -76,8 +77,8 @@ def _widths(name: str, policy: str, reference: pd.Series, widths: pd.DataFrame) 
     pairs = [paired_returns(reference, row) for _, row in widths.iterrows()]
     n = min(len(base) for base, _ in pairs)
     return Widths(
-        policy, name, str(reference["env_id"]), tuple(int(bits) for bits in widths["bits"]),
-        pairs[0][0][:n],
+        policy, name, str(reference["algo"]), str(reference["env_id"]),
+        tuple(int(bits) for bits in widths["bits"]), pairs[0][0][:n],
         np.stack([returns[:n] for _, returns in pairs]),
         (str(reference["key"]), *widths["key"].astype(str)),
     )
