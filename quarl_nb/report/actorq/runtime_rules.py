@@ -79,8 +79,9 @@ def computation_and_communication(
         sides += found
     verdict = decided(all(part.low > share for parts in shares for part in parts),
                       any(all(part.high < share for part in parts) for parts in shares))
-    text = f"of an fp32 actor's step, {'; '.join(told)}"
-    return of_enough_runs(verdict, _counted(sides), f"{text}; {tasks_told(_counted(sides))}")
+    rows = _counted(sides)
+    text = f"of an fp32 actor's step, {'; '.join(told)}; {tasks_told(rows)}"
+    return of_enough_runs(verdict, rows, text)
 
 
 def transfers_faster(records: pd.DataFrame, pull_period: int) -> Finding:
