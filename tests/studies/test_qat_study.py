@@ -141,6 +141,19 @@ def test_cheap_policies_have_more_seeds_of_what_is_compared():
     assert {c["seed"] for c, _ in found if c["policy"] != PPO} == {0}
 
 
+def test_dear_policies_have_more_seeds_at_8_bits_alone():
+    found = cells(
+        policies=[PPO], precisions=["fp32", "affine4", "affine8"], lsq=["affine8"],
+        regularizers=["noise8"], regularized=[PPO], seeds=[0], replicated_at_8_bits=[PPO],
+        more_seeds=[3, 4],
+    )  # fmt: skip
+    more = {(c["precision"], c["method"], c["regularizer"], c["seed"]) for c, _ in found
+            if c["seed"] != 0}  # fmt: skip
+    assert more == {(*way, seed) for seed in (3, 4) for way in
+                    (("fp32", "none", "none"), ("affine8", "minmax", "none"))}  # fmt: skip
+    assert sum(c["seed"] == 0 for c, _ in found) == 5
+
+
 def test_a_run_is_no_longer_than_its_recipe_and_atari_has_thirty_episodes():
     (_, long), *_ = cells(max_timesteps=10**9)
     assert long["timesteps"] == get_recipe(PPO).timesteps == 2 * long["quant_delay"]
