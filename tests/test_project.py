@@ -61,6 +61,16 @@ def test_every_dependency_is_pinned_to_a_version_it_allows(requirement):
     assert requirement.specifier.contains(pin), f"{requirement} does not allow {pin}"
 
 
+def test_what_is_cited_is_this_version_and_the_papers_of_the_sources():
+    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert [str(cited[name]) for name in ("title", "version", "license")] == [
+        PROJECT[name] for name in ("name", "version", "license")
+    ]
+    sources = (ROOT / "README.md").read_text().partition("## Sources")[2]
+    sources = " ".join(sources.split())
+    assert {reference["title"] in sources for reference in cited["references"]} == {True}
+
+
 # Imported, and brought by a requirement of which they are a part.
 BROUGHT = {"cycler": "matplotlib", "ipython": "jupyterlab", "nbformat": "papermill",
            "traitlets": "jupyterlab"}  # fmt: skip
