@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from operator import attrgetter
 from typing import Any
@@ -37,8 +37,17 @@ LOGGED_EVERY = 100  # updates from one whose losses are read, as none of a graph
 
 
 def train_once(algorithm: OffPolicyAlgorithm) -> None:
-    """One gradient step on one batch, launched operation by operation."""
-    algorithm.train(gradient_steps=1, batch_size=algorithm.batch_size)
+    """One gradient step on one batch, launched operation by operation.
+
+    SAC and TQC move their targets in every `target_update_interval`-th step of a call of `train`,
+    so in the first of each; here those of all calls are counted.
+    """
+    state: Any = algorithm
+    interval = getattr(algorithm, "target_update_interval", 1)
+    counts_calls = type(algorithm)._on_step is not OffPolicyAlgorithm._on_step  # as DQN does
+    due = counts_calls or state._n_updates % interval == 0
+    with nullcontext() if due else _set_on(algorithm, tau=0.0):
+        algorithm.train(gradient_steps=1, batch_size=algorithm.batch_size)
 
 
 def can_be_graphed(algorithm: OffPolicyAlgorithm) -> bool:

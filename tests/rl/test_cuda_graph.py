@@ -18,7 +18,7 @@ from quarl_nb.actorq.algorithms import make_algorithm
 from quarl_nb.actorq.learner import Learner
 from quarl_nb.actorq.settings import Settings
 from quarl_nb.rl import cuda_graph
-from quarl_nb.rl.cuda_graph import GraphedUpdate, can_be_graphed, graphed_updates
+from quarl_nb.rl.cuda_graph import GraphedUpdate, can_be_graphed, graphed_updates, train_once
 from quarl_nb.studies import mixed_precision
 from quarl_nb.studies.update_times import fill_buffer
 
@@ -74,6 +74,25 @@ def filled(algo, seed=0, **options):
     shape = buffer.actions[:N].shape
     buffer.actions[:N] = rng.integers(2, size=shape) if algo == "dqn" else rng.uniform(-1, 1, shape)
     return model, learner
+
+
+@pytest.mark.parametrize("interval", [1, 3])
+def test_sac_moves_its_targets_as_often_as_asked_though_updates_are_single(interval):
+    """As one call of SB3's `train` for all of them does."""
+    finals = []
+    for in_one_call in (False, True):
+        model, _ = filled("sac", learning_rate=1e-2, target_update_interval=interval)
+        np.random.seed(1)
+        torch.manual_seed(1)
+        targets = []
+        for n in [7] if in_one_call else 7 * [1]:
+            model.train(n, BATCH) if in_one_call else train_once(model)
+            targets.append(model.critic_target.state_dict()["qf0.0.weight"].clone())
+        finals.append(targets[-1])
+        moved = [i for i in range(1, len(targets)) if not targets[i].equal(targets[i - 1])]
+        assert in_one_call or moved == [*range(interval, 7, interval)]
+        assert model.tau == 0.005
+    assert finals[0].equal(finals[1])
 
 
 def trained(model, update, n):
