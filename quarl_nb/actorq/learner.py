@@ -179,20 +179,25 @@ class Learner(Timed):
     def _time_sampling(self) -> None:
         """Account the buffer's sampling, which `train` calls, to an activity of its own."""
         buffer: Any = self.algorithm.replay_buffer
+        self._users_samplers = {name: vars(buffer)[name] for name in SAMPLERS
+                                if name in vars(buffer)}  # fmt: skip
         for name in SAMPLERS:
             if hasattr(buffer, name):
-                setattr(buffer, name, self._timed_sampler(getattr(type(buffer), name), buffer))
+                setattr(buffer, name, self._timed_sampler(getattr(buffer, name)))
 
-    def _timed_sampler(self, sampler: Callable[..., Any], buffer: Any) -> Callable[..., Any]:
+    def _timed_sampler(self, sampler: Callable[..., Any]) -> Callable[..., Any]:
         def timed_sampler(*args: Any, **kwargs: Any) -> Any:
             with self.timed("sample"):
-                return sampler(buffer, *args, **kwargs)
+                return sampler(*args, **kwargs)
 
         return timed_sampler
 
     def close(self) -> None:
         """Leave the algorithm as it was found: it can be saved, and trained by SB3 again."""
+        buffer = vars(self.algorithm.replay_buffer)
         for name in SAMPLERS:
-            vars(self.algorithm.replay_buffer).pop(name, None)
+            buffer.pop(name, None)
+        buffer.update(self._users_samplers)
+        self._feed.end()
         self.algorithm.learning_starts = self._warm_up
 

@@ -9,6 +9,7 @@ from quarl_nb.actorq.variables import Variables
 from quarl_nb.actorq.wire import decode, encode
 from quarl_nb.errors import QuarlError, users_own
 from quarl_nb.inference import make_payload
+from quarl_nb.inference.export import check_without_hooks
 from quarl_nb.inference.payload import Payload
 from quarl_nb.inference.payload import encode as encode_payload
 from quarl_nb.rl.policies import PolicyNet
@@ -31,6 +32,11 @@ def make_variables(net: PolicyNet, version: int, task: ActorTask) -> Variables:
     if sent_ready_to_open(settings):
         return Variables(version, encode_payload(_payload(net, task)))
     assert settings.communication is not None
+    # Only weights travel; a payload holds layers, and refuses hooks, itself.
+    check_without_hooks(net)
+    if net.spec.layers != task.spec.layers:
+        raise QuarlError("the quantizer returned other layers than the policy's: weights sent in "
+                         f"{settings.communication} are opened as the policy's own")  # fmt: skip
     return Variables(version, encode(net, settings.communication))
 
 

@@ -57,6 +57,18 @@ class ReplayFeed:
         if self._last_stream is not None and self._last_stream[0] == actor:
             self._last_stream = None
 
+    def end(self) -> None:
+        """Whatever is added next does not go on from what was added last.
+
+        An n-step return must end there, bootstrapping (as it does at a timeout), though in the
+        buffer the steps follow each other.
+        """
+        buffer = self.algorithm.replay_buffer
+        if isinstance(buffer, NStepReplayBuffer) and buffer.size():
+            cut = buffer.dones[buffer.pos - 1] == 0
+            buffer.timeouts[buffer.pos - 1][cut] = 1
+        self._last_stream = None
+
     def update_progress(self) -> None:
         """Tell schedules how far the run is; beyond its end they would go below zero."""
         algorithm = self.algorithm
@@ -67,12 +79,8 @@ class ReplayFeed:
         algorithm, buffer = self.algorithm, self.algorithm.replay_buffer
         assert buffer is not None
         stream = (transitions.actor, env)
-        goes_on = stream == self._last_stream or not buffer.size()
-        if isinstance(buffer, NStepReplayBuffer) and not goes_on:
-            # Steps that follow each other in the buffer but not in one environment, or not in this
-            # run: an n-step return must end there, bootstrapping (as it does at a timeout).
-            cut = buffer.dones[buffer.pos - 1] == 0
-            buffer.timeouts[buffer.pos - 1][cut] = 1
+        if stream != self._last_stream:
+            self.end()
         self._last_stream = stream
         actions = transitions.actions[:, env]
         if transitions.actions.dtype.kind == "f":

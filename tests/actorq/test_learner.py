@@ -161,6 +161,17 @@ def test_n_step_returns_end_where_a_run_was_resumed(three_step_dqn):
     assert sample.rewards[:, 0].tolist() == [1 + 1 / 2, 1, 100 + 8 / 2]
 
 
+def test_n_step_returns_end_where_sb3_goes_on_by_itself(three_step_dqn):
+    learner = Learner(three_step_dqn, Settings(), 10)
+    learner.insert(steps(0, [1.0, 2.0]))
+    learner.close()
+    one, info = np.zeros((1, 2), np.float32), [{}]
+    three_step_dqn.replay_buffer.add(one, one, np.zeros(1), np.full(1, 100.0), np.zeros(1), info)
+    sample = three_step_dqn.replay_buffer._get_samples(np.array([0, 1]))
+    assert sample.rewards[:, 0].tolist() == [1 + 2 / 2, 2]
+    assert sample.dones[:, 0].tolist() == [0, 0]
+
+
 def test_schedules_and_exploration_follow_the_whole_runs_steps(small_dqn):
     model = small_dqn(exploration_fraction=0.5, exploration_final_eps=0.2)
     learner = Learner(model, Settings(), 100)
@@ -192,6 +203,24 @@ def test_the_algorithm_is_whole_again_afterwards(small_dqn, tmp_path):
     learner.close()
     model.save(tmp_path / "model.zip")
     model.learn(30)
+
+
+def test_a_users_own_sampler_is_trained_from_and_stays(small_dqn):
+    model = small_dqn()
+    buffer, asked = model.replay_buffer, []
+
+    def sample(batch_size, env=None):
+        asked.append(batch_size)
+        return type(buffer).sample(buffer, batch_size, env)
+
+    buffer.sample = sample
+    learner = Learner(model, Settings(), 100)
+    obs, none = np.zeros((50, 4), np.float32), np.zeros(50, bool)
+    learner.insert(transitions(obs, obs, np.zeros(50, int), np.ones(50), none, none))
+    learner.update()
+    assert asked == [model.batch_size] and learner.seconds["sample"] > 0
+    learner.close()
+    assert buffer.sample is sample
 
 
 def test_a_log_for_tensorboard_needs_it(small_dqn, tmp_path, monkeypatch):

@@ -17,10 +17,13 @@ from quarl_nb.actorq import ActorQ
 from quarl_nb.actorq.actorq import ENGINES
 from quarl_nb.actorq.algorithms import make_algorithm
 from quarl_nb.actorq.result import Episode, Result
+from quarl_nb.actorq.run import Run
 from quarl_nb.actorq.saving import Saving
 from quarl_nb.errors import QuarlError
+from quarl_nb.quant import parse_precision, quantize_module
 from quarl_nb.rl.checkpoint import load_checkpoint, read_progress, save_checkpoint
 from quarl_nb.rl.d4pg import D4PG
+from quarl_nb.rl.layers import Layer
 from quarl_nb.rl.policies import PolicyNet, load_policy
 
 
@@ -75,6 +78,13 @@ def test_the_progress_bar_tells_returns_both_speeds_policy_age_and_bytes(
     small_dqn, counter, monkeypatch, capsys
 ):
     monkeypatch.setattr("quarl_nb.actorq.run._is_watched", lambda: True)
+    show, shown_at = Run._show, []
+
+    def noted(self, steps):
+        show(self, steps)
+        shown_at.append((self.result.updates, self.wall_s))
+
+    monkeypatch.setattr(Run, "_show", noted)
     actorq = ActorQ(small_dqn(counter()), counter, "serial", transitions_per_message=10)
     result = actorq.learn(420)
     last = capsys.readouterr().err.split("\r")[-1]
@@ -84,7 +94,9 @@ def test_the_progress_bar_tells_returns_both_speeds_policy_age_and_bytes(
     )
     assert shown is not None
     speed, age, megabytes = map(float, shown.groups())
-    assert 0.99 <= speed / (result.updates / result.wall_s) < 3  # the run ends a little later
+    updates, wall_s = shown_at[-1]
+    assert 0.99 <= speed / (updates / wall_s) < 3  # noted a little later
+    assert 0 < updates <= result.updates
     assert (age, megabytes) == (result.ages[-1], round(result.pulled_bytes / 1e6))
 
 
@@ -195,6 +207,27 @@ def test_a_quantizer_that_works_in_place_leaves_the_learners_weights(small_dqn):
 def test_weights_can_travel_in_another_precision(small_dqn, precision, communication):
     result = run(small_dqn(), precision=precision, communication=communication)
     assert result.updates > 0 and result.pulled_bytes == result.pulls * result.payload_bytes
+
+
+def with_tanh(net):
+    layers = tuple(Layer("tanh") if layer.kind == "relu" else layer for layer in net.spec.layers)
+    return PolicyNet(replace(net.spec, layers=layers), net.state_dict())
+
+
+@pytest.mark.parametrize("quantizer, refused", [
+    (with_tanh, "the quantizer returned other layers than the policy's: weights sent in fp32 are"),
+    (lambda net: quantize_module(net, parse_precision("fp16")),
+     "layer .* rounds its activations in simulation"),
+])  # fmt: skip
+def test_what_weights_alone_do_not_tell_cannot_travel_in_another_precision(
+    small_dqn, quantizer, refused
+):
+    with pytest.raises(QuarlError, match=f"^{refused}"):
+        run(small_dqn(), quantizer=quantizer, precision="int8", communication="fp32")
+
+
+def test_a_quantizer_may_return_other_layers_where_payloads_travel(small_dqn):
+    assert run(small_dqn(), quantizer=with_tanh).updates > 0
 
 
 def test_a_policy_is_published_after_as_many_updates_as_asked(small_dqn):
