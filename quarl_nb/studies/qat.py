@@ -264,7 +264,8 @@ FULL = QUICK | {
     # Three trainings that all earn an environment's most show nothing at 5 % (1/8), five do; that
     # most of several policies lose nothing takes more.
     "replicated": [*CLASSIC, *MOUNTAIN_CAR[:2]], "more_seeds": [3, 4, 5, 6, 7],
-    # What three seeds left open at the width that most claims are of, and takes hours at all.
+    # What three seeds left open at the width that most claims are of; trained at all widths with
+    # eight they would take a day.
     "replicated_at_8_bits": [*HALF_CHEETAH, "a2c-MsPacmanNoFrameskip-v4"],
     # A training on Atari takes A2C seven minutes, PPO a quarter of an hour, DQN more.
     "single": ["ppo-MsPacmanNoFrameskip-v4", "dqn-MsPacmanNoFrameskip-v4"],

@@ -145,4 +145,4 @@ def test_the_notebook_tells_ratios_and_what_was_left_out(tmp_path: Path) -> None
     assert "2.22 [2.22, 2.22]" in text and "1.9 to 3.76; 2.8 overall" in text
     assert "per return, against torch fp32 on 1 of 1 settings, and cost more on 0" in text
     assert text.count('"image/png": "') == 2
-    assert "**inconclusive**" in text and "only 2 of 5 runs" in text
+    assert "**inconclusive**" in text and "as few as 2 runs of a kind, where 5 decide" in text

@@ -60,7 +60,7 @@ def test_a_larger_loss_that_is_not_certain_is_not_shown_as_what_decided(records)
     frame.at[at, "returns"] = [490 * (0.6 + 3 * (-1) ** i) for i in range(40)]  # 40 % on average
     found = rules.no_loss(frame, ["affine8"])
     assert found.verdict == "not reproduced" and found.interval is not None
-    assert re.search(r"1 lose more than 5 %; largest loss of those [23]\d.*dqn-", found.measured)
+    assert re.search(r"1 loses more than 5 %; largest loss of those [23]\d.*dqn-", found.measured)
     assert 0.2 < found.interval.low < 0.3 < found.interval.high < 0.4
 
 
@@ -98,7 +98,7 @@ def test_an_interval_beside_a_verdict_says_of_which_level_it_is(records) -> None
 def test_of_how_many_policies_a_claim_surely_holds_stands_beside_it(records) -> None:
     """Some that pass at 5 % each would pass by luck: all at once fewer are sure."""
     found = rules.no_loss(records(lambda p, *_: 0.5 * ("Pong" in p), ("affine8",)), ["affine8"])
-    assert found.measured.startswith("5 of 6 policies without loss (surely 5 of 6), 1 lose more")
+    assert found.measured.startswith("5 of 6 policies without loss (surely 5 of 6), 1 loses more")
     widths = ("affine6", "affine8")
     for noise in np.linspace(0.05, 0.3, 26):
         frame = records(lambda *_: 0.0, widths, noise=noise)

@@ -79,7 +79,7 @@ def of_enough_runs(
     fewest = _fewest_runs(rows).min()
     if fewest < min_runs:
         verdict = "inconclusive"
-        text += f" (only {fewest:.0f} of {min_runs} runs)"
+        text += f" (as few as {fewest:.0f} runs of a kind, where {min_runs} decide)"
     return Finding(verdict, text, interval, keys_of(rows))
 
 

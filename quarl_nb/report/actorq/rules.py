@@ -109,8 +109,9 @@ def returns_kept(
     verdict = decided(holds and every_task(rows, precisions), fails)
     worst = rows.loc[rows[measure].idxmax()]
     of = {"final_loss": "final return", "area_loss": "mean return over the run"}[measure]
-    text = (f"{int(kept.sum())} of {len(rows)} without loss of {of}, {int(lost.sum())} lose more "
-            f"than 5 %, on {tasks_told(rows)}; largest loss {percent(worst[measure])} "
+    losing = counted(int(lost.sum()), "loses", "lose")
+    text = (f"{int(kept.sum())} of {len(rows)} without loss of {of}, {losing} more than 5 %, on "
+            f"{tasks_told(rows)}; largest loss {percent(worst[measure])} "
             f"({worst['task']}, {worst['precision']})")  # fmt: skip
     text += _too_few_told(rows, "a loss") + unmeasured_told(rows, precisions)
     return finding(verdict, rows, text, Interval.of(worst, measure))
@@ -148,7 +149,7 @@ def returns_gained_somewhere(
     verdict = decided({*rows["algo"][gained]} >= {*algos}, nowhere)
     best = rows.loc[rows["final_loss"].idxmin()]
     gain, small = -Interval.of(best, "final_loss"), rows["final_loss_p_no_gain"] <= ALPHA
-    text = (f"{int(gained.sum())} of {len(rows)} end with a higher return than fp32, "
+    text = (f"{int(gained.sum())} of {len(rows)} certainly end with a higher return than fp32, "
             f"{small.sum()} certainly not by 5 %, on {tasks_told(rows, algos)}; largest gain "
             f"{percent(gain.value)} ({best['task']})")  # fmt: skip
     return finding(verdict, rows, text + _too_few_told(rows, "a gain"), gain)

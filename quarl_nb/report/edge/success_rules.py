@@ -17,6 +17,7 @@ from quarl_nb.report.edge.success import (
     weighted_sum,
 )
 from quarl_nb.report.findings import MIN_EPISODES, NOT_MEASURED, Finding, Verdict, keys_of, measured
+from quarl_nb.report.labels import RANGES
 from quarl_nb.report.pvalues import holm
 from quarl_nb.report.seeds import MIN_SEEDS
 from quarl_nb.report.stats import ALPHA, Interval
@@ -51,12 +52,14 @@ def success_falls(records: pd.DataFrame) -> Finding:
     elif {*plain["policy"]} >= {*table.index} and all(map(_holds_0, each)):
         verdict = "reproduced" if (plain["fall_low"] > 0).all() else "inconclusive"
     text = (f"fall in points at int8: {_falls_text(plain)}; less the published, on average "
-            f"{points(mean, '.1f')}")  # fmt: skip
+            f"{points(mean, 'z.1f')}")  # fmt: skip
     others = rows[(rows["method"] != PLAIN) & ~early]
     if len(others):
         best = others.loc[others.groupby("policy")["fall"].idxmin()]
-        text += "; least: " + ", ".join(f"{row.policy} {100 * row.fall:.1f} ({row.method})"
-                                        for row in best.itertuples())  # fmt: skip
+        text += "; smallest fall by other ranges: " + ", ".join(
+            f"{row.policy} {100 * row.fall:z.1f} ({RANGES[str(row.method)]})"
+            for row in best.itertuples()
+        )
     if len(stopped):
         reached = ", ".join(f"{each:.0%}" for each in stopped["success"] + stopped["fall"])
         text += (f"; of policies stopped near the published success ({reached} in fp32): "
@@ -79,7 +82,7 @@ def _holds_0(interval: Interval) -> bool:
 
 
 def _falls_text(rows: pd.DataFrame) -> str:
-    return "; ".join(f"{row['policy']} {points(Interval.of(row, 'fall'), '.1f')}"
+    return "; ".join(f"{row['policy']} {points(Interval.of(row, 'fall'), 'z.1f')}"
                      for _, row in rows.iterrows())  # fmt: skip
 
 
@@ -119,7 +122,7 @@ def few_bits_pay(records: pd.DataFrame, precisions: Sequence[str]) -> Finding:
     text = "; ".join(_few_bits_text(rows[rows["precision"] == precision], times)
                      for precision in precisions if precision in set(rows["precision"]))
     if trained < MIN_SEEDS:
-        text += f" (only {trained} of {MIN_SEEDS} trainings)"
+        text += f" (as few as {trained} trainings, where {MIN_SEEDS} decide)"
     text += elsewhere_text(board)
     best = kernels.loc[kernels["speedup"].idxmax()]
     interval = Interval.of(best, "speedup")
@@ -129,7 +132,7 @@ def few_bits_pay(records: pd.DataFrame, precisions: Sequence[str]) -> Finding:
 
 def _few_bits_text(rates: pd.DataFrame, times: pd.DataFrame) -> str:
     kernel = rates["kernel"].iloc[0]
-    falls = ", ".join(f"{row.policy} {100 * row.fall:.1f}" for row in rates.itertuples())
+    falls = ", ".join(f"{row.policy} {100 * row.fall:z.1f}" for row in rates.itertuples())
     timed = times[times["precision"] == kernel]
     return (f"{rates['precision'].iloc[0]} (QAT) falls by points: {falls}; its {kernel} kernel "
             f"over fp32: {ratios_text(timed)}")  # fmt: skip

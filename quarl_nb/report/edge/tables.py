@@ -217,4 +217,4 @@ def _fall(row: pd.Series) -> str:
     """In points."""
     if row["precision"] == "fp32" or pd.isna(row["fall"]):
         return ""
-    return points(Interval.of(row, "fall"), "+.1f")
+    return points(Interval.of(row, "fall"), "+z.1f")

@@ -171,7 +171,7 @@ def _every_policy(
     text = (
         f"{int(good.sum())} of {len(good)} policies {kind} "
         f"(surely {at_least(p_best.tolist())} of {len(good)}), "
-        f"{len(losers)} lose more than 5 %{who}; "
+        f"{counted(len(losers), 'loses', 'lose')} more than 5 %{who}; "
         f"largest loss {'of those ' if losers else ''}{_told(worst)}{selection}{left_out}"
         f"{_few_note(losses, MIN_COMPARED)}"
     )

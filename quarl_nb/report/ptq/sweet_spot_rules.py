@@ -16,8 +16,10 @@ from quarl_nb.report.ptq.rules import INTERVAL
 from quarl_nb.report.ptq.sweet_spots import Widths, table_of, widths_of
 from quarl_nb.report.pvalues import holm
 from quarl_nb.report.stats import ALPHA, MARGIN, Interval
+from quarl_nb.report.texts import counted
 from quarl_nb.report.untrained import leave_out_unlearned, none_learned
 
+HAVE_A_SPOT = ("policy has a sweet spot", "policies have a sweet spot")
 SWEEP = frozenset(range(2, 17))  # widths of a whole sweep: only of those is there none
 
 
@@ -72,7 +74,7 @@ def _of_learned(
 def _differ(policies: list[Widths]) -> Finding:
     table = table_of(policies)
     spots = table[table["sweet_spot"]]
-    text = f"{len(spots)} of {len(table)} policies have a sweet spot"
+    text = f"{len(spots)} of {counted(len(table), *HAVE_A_SPOT)}"
     text += "".join(f"; {row.policy} at {row.bits} bits" for row in spots.itertuples())
     each = [(widths, *_spots(widths)) for widths, is_spot
             in zip(policies, table["sweet_spot"], strict=True) if is_spot]  # fmt: skip
@@ -119,11 +121,12 @@ def _exists(policies: list[Widths], against_wider: bool) -> Finding:
     verdict: Verdict = "inconclusive" if fewest < MIN_EPISODES \
         else decided(spots.any(), not left_out and max(highest) < MARGIN)
     share = f"{relative[first]:.1%}" if np.isfinite(highest[first]) else "fp32 earns 0"
-    kind = "policies have a sweet spot" if not against_wider else \
-        "policies with a narrower width that keeps fp32's return (by its estimate) have one that " \
-        "beats a wider"
+    kept = "with a narrower width that keeps fp32's return (by its estimate)"
+    kinds = HAVE_A_SPOT if not against_wider else (
+        f"policy {kept} has one that beats a wider", f"policies {kept} have one that beats a wider"
+    )
     text = (
-        f"{spots.sum()} of {len(found)} {kind}; surest ({INTERVAL} for all widths): "
+        f"{spots.sum()} of {counted(len(found), *kinds)}; surest ({INTERVAL} for all widths): "
         f"{policy} gains {interval} ({share}) at {label}, "
         f"corrected p = {adjusted[first]:.3g}"
     )

@@ -30,7 +30,7 @@ from quarl_nb.report.qat.gains import (
 )
 from quarl_nb.report.seeds import MIN_SEEDS
 from quarl_nb.report.stats import ALPHA, Interval
-from quarl_nb.report.texts import percent
+from quarl_nb.report.texts import counted, percent
 from quarl_nb.report.untrained import leave_out, none_learned
 
 # Of one policy, at the most that its environment gives perhaps, nothing follows for QAT in general.
@@ -51,7 +51,8 @@ def qat_no_loss(records: pd.DataFrame, bits: int) -> Finding:
     if table.empty:
         return _nothing([found], unlearned)
     kept, lost = at_least(table["p_no_loss"]), at_least(table["p_loss"])
-    text = f"surely {kept} of {len(table)} policies without loss, {lost} lose more than 5 %"
+    losing = counted(lost, "loses", "lose")
+    text = f"surely {kept} of {len(table)} policies without loss, {losing} more than 5 %"
     half = len(table) / 2
     return _decide(table, kept > half, lost >= half, text + left_out)
 
@@ -80,9 +81,10 @@ def qat_kept_until(records: pd.DataFrame) -> Finding:
     drops = np.minimum(p(below, "p_loss").min(axis=0) * len(below), 1)
     fails = np.minimum(p(above, "p_loss").min(axis=0) * len(above), 1)
     half, both = len(policies) / 2, at_least(np.maximum(keeps, drops))
+    losing = counted(at_least(drops), "loses", "lose")
     text = (f"surely {at_least(keeps)} of {len(policies)} policies without loss at "
-            f"{_span(KEPT_BITS)} bits, {at_least(drops)} lose more than 5 % at "
-            f"{_span(LOST_BITS)}, {both} do both{left_out}")  # fmt: skip
+            f"{_span(KEPT_BITS)} bits, {losing} more than 5 % at {_span(LOST_BITS)}, "
+            f"{both} do both{left_out}")  # fmt: skip
     bad = max(at_least(fails, ALPHA / 2), at_least(stays, ALPHA / 2)) > half
     return _decide(table, both > half, bad, text)
 
@@ -104,7 +106,7 @@ def qat_beats_ptq(records: pd.DataFrame) -> Finding:
     better = (table["p_gain"] <= ALPHA).to_numpy()
     small = holm(table["p_no_gain"].tolist()) <= ALPHA
     same = small & ~better
-    text = (f"QAT earns more than PTQ in {better.sum()} of {len(table)} policies, "
+    text = (f"QAT certainly earns more than PTQ in {better.sum()} of {len(table)} policies, "
             f"certainly not by 5 % in {small.sum()}{_named(table['policy'][small])}"
             f"{left_out}{tied}")
     text += _beside_w8a8(_gains(rows, way, ptq(W8A8)), set(table["policy"]))
@@ -153,7 +155,7 @@ def qat_sometimes_beats_fp32(
     policies = table["policy"]
     better = pd.Series(holm(table["p_gain"].tolist()) <= ALPHA).groupby(policies).any()
     small = (table["p_no_gain"] <= ALPHA).groupby(policies).sum() == len(ways)
-    text = (f"QAT earns more than fp32 at one of {_span(bits)} bits in {better.sum()} of "
+    text = (f"QAT certainly earns more than fp32 at one of {_span(bits)} bits in {better.sum()} of "
             f"{len(better)} policies, certainly not by 5 % at any in {small.sum()}{left_out}{tied}")
     good, bad = bool(better.any()), bool(small.all() and not better.any())
     return _decide(table, good, bad, text, "surest gain", 1 if good else MIN_POLICIES)
