@@ -5,8 +5,8 @@ Jacob et al. 2018 (arXiv 1712.05877), section 3; Krishnamoorthi 2018 (arXiv 1806
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Self
+from collections.abc import Iterable, Iterator
+from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +19,7 @@ from quarl_nb.quant.minmax import InputQuantizer, WeightQuantizer
 from quarl_nb.quant.training import TrainingQuantizer
 
 METHODS = ("minmax", "lsq")
+Holding = Literal[False, "version", "value"]
 
 
 class QATLayer(nn.Module):
@@ -27,14 +28,14 @@ class QATLayer(nn.Module):
     Attributes:
         weight_quantizer: of the weight.
         input_quantizer: of what enters; Identity in the first layer of a network.
-        holding: True while nothing trains, so that decisions may share one quantized weight; or a
-            function that counts the changes of a weight that its version does not tell of.
+        holding: how evaluations may share one quantized weight: not; until its `version` changes,
+            while nothing trains; or until its `value` does, where SB3 writes past the version.
     """
 
     weight_quantizer: WeightQuantizer | LearnedStep
     input_quantizer: InputQuantizer | LearnedStep | nn.Identity
-    _holding: bool | Callable[[], int] = False
-    _held: tuple[Tensor, tuple[int, int]] | None = None
+    _holding: Holding = False
+    _held: tuple[Tensor, int | list[Tensor]] | None = None
 
     @property
     def weight(self) -> Tensor:
@@ -44,21 +45,34 @@ class QATLayer(nn.Module):
         acting = not (self.training or torch.is_grad_enabled())
         if not (self._holding and acting and quantizer.enabled and quantizer.repeatable):
             return quantizer(weight)
-        changes = self._holding() if callable(self._holding) else 0
-        if self._held is None or self._held[1] != (weight._version, changes):
-            self._held = quantizer(weight), (weight._version, changes)
+        if self._held is None or not self._is_as(self._held[1]):
+            self._held = quantizer(weight), self._state()
         return self._held[0]
 
+    def _state(self) -> int | list[Tensor]:
+        """What tells a change: the weight's version, or all the values that it depends on."""
+        if self._holding == "version":
+            return self._parameters["weight"]._version  # type: ignore[union-attr]
+        return [value.detach().clone() for value in self._values()]
+
+    def _is_as(self, state: int | list[Tensor]) -> bool:
+        if isinstance(state, int):
+            return self._parameters["weight"]._version == state  # type: ignore[union-attr]
+        return all(map(torch.equal, self._values(), state))
+
+    def _values(self) -> list[Tensor]:
+        return [self._parameters["weight"], *self.weight_quantizer.parameters()]  # type: ignore[list-item]
+
     @property
-    def holding(self) -> bool | Callable[[], int]:
+    def holding(self) -> Holding:
         return self._holding
 
     @holding.setter
-    def holding(self, holding: bool | Callable[[], int]) -> None:
+    def holding(self, holding: Holding) -> None:
         self._holding, self._held = holding, None
 
     def __getstate__(self) -> dict[str, Any]:
-        """A copy holds nothing: what counts the changes of this weight knows nothing of others."""
+        """A copy holds nothing: versions are counted anew there."""
         return {name: v for name, v in vars(self).items() if name not in ("_holding", "_held")}
 
     def train(self, mode: bool = True) -> Self:

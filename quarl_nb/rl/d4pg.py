@@ -11,7 +11,6 @@ from typing import Any, ClassVar
 import torch
 from gymnasium import spaces
 from stable_baselines3 import TD3
-from stable_baselines3.common.buffers import NStepReplayBuffer
 from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.type_aliases import (
     GymEnv,
@@ -143,14 +142,16 @@ class D4PG(TD3):
         self.gamma = float(self.gamma)
         if self.n_steps > 1 and isinstance(self.observation_space, spaces.Dict):
             raise QuarlError("SB3 has no n-step returns of dictionaries: give D4PG n_steps=1")
-        # SB3 saves the buffer class that it chose, and on loading warns of it as a user's own.
-        chosen = {"n_steps": self.n_steps, "gamma": self.gamma}
-        if (
-            self.replay_buffer_class is NStepReplayBuffer
-            and chosen.items() <= self.replay_buffer_kwargs.items()
-        ):
-            self.replay_buffer_class = None
+        for name in ("n_atoms", "v_min", "v_max"):
+            # Beside the policy's only where `load` was given it; the saved atoms would stay.
+            if name in vars(self) and vars(self)[name] != self.policy_kwargs[name]:
+                raise QuarlError(f"D4PG was saved with {name} {self.policy_kwargs[name]}, which "
+                                 f"cannot become {vars(self)[name]}")  # fmt: skip
+        # SB3 keeps the buffer that it chooses with `n_steps` and `gamma`, and on loading, where
+        # they may be others, would take it for a user's own.
+        given = self.replay_buffer_class, dict(self.replay_buffer_kwargs)
         super()._setup_model()
+        self.replay_buffer_class, self.replay_buffer_kwargs = given
 
     def train(self, gradient_steps: int, batch_size: int = 256) -> None:
         """`gradient_steps` updates of critic and actor, each on a batch from the replay buffer."""

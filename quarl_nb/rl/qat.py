@@ -94,7 +94,8 @@ def prepare_qat(
     steps = [q.step for q in training_quantizers(networks[0]) if isinstance(q, LearnedStep)]
     if steps:
         owner: Any = getattr(model.policy, "actor", model.policy)
-        owner.optimizer.add_param_group({"params": steps})
+        # Decay would draw weights to 0, and steps with it to no levels at all.
+        owner.optimizer.add_param_group({"params": steps, "weight_decay": 0.0})
     _follow_statistics(model, algo)
     return callback
 

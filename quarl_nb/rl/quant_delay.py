@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from functools import partial
-from typing import Any
 
 from stable_baselines3 import DQN
 from stable_baselines3.common.callbacks import BaseCallback
 
 from quarl_nb.errors import QuarlError, check_counts
-from quarl_nb.quant.qat import QATLayer, qat_layers
-from quarl_nb.rl.prioritized import PrioritizedDQN
+from quarl_nb.quant.qat import Holding, QATLayer, qat_layers
 from quarl_nb.rl.qat_networks import is_quantized, qat_networks, training_quantizers
 
 logger = logging.getLogger(__name__)
@@ -22,7 +18,7 @@ class QuantDelay(BaseCallback):
     """Starts quantization after `delay` environment steps, in acting and target networks at once.
 
     What does not train at present is quantized once and not at every use: the acting network while
-    SB3 collects data, DQN's target network from one of its updates to the next.
+    SB3 collects data, DQN's target network from one of its changes to the next.
 
     Raises:
         QuarlError: the delay is no number of steps; (in `learn`) the model is not the one that was
@@ -46,18 +42,19 @@ class QuantDelay(BaseCallback):
         whole = self.locals.get("reset_num_timesteps", True)
         if not self.started and whole and self.delay >= total:
             raise QuarlError(f"quant_delay {self.delay} is not shorter than the run, {total} steps")
-        steady = networks[1:] if _counts_target_updates(self.model) else []
+        # The targets of other algorithms change with every update.
+        steady = networks[1:] if isinstance(self.model, DQN) else []
         self.target_layers = [layer for parts in steady for layer in qat_layers(parts)]
-        self._hold(self.target_layers, partial(_target_updates, self.model))
+        self._hold(self.target_layers, "value")
         self.networks = [training_quantizers(parts) for parts in networks]
 
     def _on_rollout_start(self) -> None:
-        self._hold(self.acting_layers, True)
+        self._hold(self.acting_layers, "version")
 
     def _on_rollout_end(self) -> None:
         self._hold(self.acting_layers, False)
 
-    def _hold(self, layers: list[QATLayer], holding: bool | Callable[[], int]) -> None:
+    def _hold(self, layers: list[QATLayer], holding: Holding) -> None:
         for layer in layers:
             layer.holding = holding
 
@@ -86,16 +83,3 @@ class QuantDelay(BaseCallback):
             for source, quantizer in zip(acting, target, strict=True):
                 quantizer.load_state_dict(source.state_dict())
         self.started = True
-
-
-def _counts_target_updates(model: Any) -> bool:
-    """Whether `_target_updates` tells of all: not of other algorithms, nor of a user's own DQN."""
-    if not isinstance(model, DQN):
-        return False
-    steps, trains = (getattr(method, "__func__", None) for method in (model._on_step, model.train))
-    return steps is DQN._on_step and trains in (DQN.train, PrioritizedDQN.train)
-
-
-def _target_updates(model: Any) -> int:
-    """How often SB3's DQN has updated its target network, by writing past the weights' version."""
-    return model._n_calls // max(model.target_update_interval // model.n_envs, 1)

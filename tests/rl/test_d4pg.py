@@ -11,6 +11,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+from stable_baselines3.common.buffers import NStepReplayBuffer, ReplayBuffer
 from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.noise import NormalActionNoise
 from stable_baselines3.common.torch_layers import FlattenExtractor
@@ -315,6 +316,21 @@ def test_a_loaded_model_trains_on_as_the_saved_one(tmp_path: Path) -> None:
     for name in ("actor", "critic", "actor_target", "critic_target"):
         expected = weights(getattr(model, name))
         assert_close(weights(getattr(loaded, name)), expected, rtol=0, atol=0)
+
+
+def test_a_loaded_model_may_have_other_returns_but_no_other_atoms(tmp_path: Path) -> None:
+    make_model().save(tmp_path / "model.zip")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        other = D4PG.load(tmp_path / "model.zip", device="cpu", n_steps=3, gamma=0.5)
+        single = D4PG.load(tmp_path / "model.zip", device="cpu", n_steps=1)
+    assert isinstance(other.replay_buffer, NStepReplayBuffer)
+    assert (other.replay_buffer.n_steps, other.replay_buffer.gamma) == (3, 0.5)
+    assert type(single.replay_buffer) is ReplayBuffer
+    assert D4PG.load(tmp_path / "model.zip", device="cpu", v_max=4.0).critic.atoms[-1] == 4.0
+    for name, value in {"n_atoms": 51, "v_min": -50.0, "v_max": 50.0}.items():
+        with pytest.raises(QuarlError, match=f"saved with {name} .*, which cannot become {value}"):
+            D4PG.load(tmp_path / "model.zip", device="cpu", **{name: value})
 
 
 def test_a_policy_alone_is_saved_whole(tmp_path: Path) -> None:

@@ -334,6 +334,18 @@ def test_a_dqn_of_ones_own_may_move_its_target_at_any_time(kind: Any) -> None:
     assert is_quantized(model)
 
 
+def test_a_callback_may_move_the_target_of_a_dqn() -> None:
+    def move(model: Any) -> None:
+        polyak_update(model.q_net.parameters(), model.q_net_target.parameters(), 0.05)
+        if is_quantized(model):
+            _check_target(model)
+
+    options = OFF | {"target_update_interval": 10**9}
+    model: Any = sb3.DQN("MlpPolicy", "CartPole-v1", **options, **small())
+    model.learn(80, callback=[prepare_qat(model, 8), Spy(move)])
+    assert is_quantized(model)
+
+
 def test_after_an_interrupted_run_the_target_is_quantized_anew_as_it_moves() -> None:
     model: Any = MODELS["dqn"]()  # updates its target after steps 30, 60, 90, ...
 
@@ -488,6 +500,14 @@ def test_the_optimizer_keeps_its_parameters_and_gets_the_steps(algo: str) -> Non
     steps = {id(p) for name, p in model.policy.named_parameters()
              if name.endswith(".step") and "target" not in name}  # fmt: skip
     assert {id(p) for p in optimizer.param_groups[1]["params"]} == steps and len(steps) == 5
+
+
+def test_learned_steps_do_not_decay_with_the_weights() -> None:
+    decaying = dict(optimizer_class=torch.optim.AdamW, optimizer_kwargs=dict(weight_decay=0.1))
+    model = sb3.PPO("MlpPolicy", "CartPole-v1", policy_kwargs=decaying, device="cpu")
+    prepare_qat(model, 4, method="lsq")
+    decays = [group["weight_decay"] for group in model.policy.optimizer.param_groups]
+    assert decays == [0.1, 0.0]
 
 
 def test_a_delay_may_last_for_some_of_the_parts_a_run_goes_on_in() -> None:

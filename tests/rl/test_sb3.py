@@ -591,9 +591,10 @@ def test_an_activation_with_options_cannot_be_given_either(tmp_path: Path) -> No
     for given in (None, "leaky_relu"):
         with pytest.raises(QuarlError, match="unsupported: an activation with options, functools"):
             policy_from_zip(tmp_path / "m.zip", activation=given)
-    without = partial(nn.LeakyReLU)
-    sb3.PPO("MlpPolicy", CARTPOLE, **kwargs(activation_fn=without)).save(tmp_path / "n.zip")
-    assert "leaky_relu" in [layer.kind for layer in load_policy(tmp_path / "n.zip").spec.layers]
+    without = sb3.PPO("MlpPolicy", CARTPOLE, **kwargs(activation_fn=partial(nn.LeakyReLU)))
+    without.save(tmp_path / "n.zip")
+    for net in (policy_from_model(without), load_policy(tmp_path / "n.zip")):
+        assert "leaky_relu" in [layer.kind for layer in net.spec.layers]
 
 
 def test_an_activation_against_the_zip_is_refused(zipped: Path) -> None:

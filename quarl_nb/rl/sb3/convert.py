@@ -94,12 +94,12 @@ def policy_from_model(
                    for k, t in policy.state_dict().items()}  # fmt: skip
     if _quantization_aware(tensors):
         raise QuarlError("quantization-aware policy: export it with quarl_nb.rl.qat.export_qat")
-    actor = getattr(policy, "actor", None)
+    actor, activation = getattr(policy, "actor", None), repr(policy.activation_fn)
     acting = Acting(
         algorithm_of(tensors, vars(model)),
         obs_of(model.observation_space),
         action_of(model.action_space),
-        kind_of_class(class_path(policy.activation_fn)),
+        _stated_activation(activation) or kind_of_class(activation),
         squash=bool(policy.squash_output),
         clip_mean=float(getattr(actor, "clip_mean", 2.0)),
         batch_norm_eps=getattr(policy, "batch_norm_params", {}).get("batch_norm_eps", EPSILON),
