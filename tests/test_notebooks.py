@@ -507,6 +507,16 @@ def test_what_takes_hours_is_run_only_if_asked_for(tmp_path, monkeypatch, capsys
     assert measured == [("quick", {}), ("full", {"policies": ["ppo-CartPole-v1"]}), ("full", {})]
 
 
+@pytest.mark.parametrize("load", [load_records, load_runs])
+def test_records_that_are_not_shown_are_told_of(load, tmp_path, capsys):
+    store = ResultStore(tmp_path)
+    for seed in (0, 0, 1):
+        cell = {"policy": "ppo-CartPole-v1", "env_id": "CartPole-v1", "seed": seed}
+        write_record(store, "qat", cell, {"episodes": len(store.keys("qat", "full"))}, {})
+    assert len(load(store, ["qat"])["qat"]) == 2
+    assert "qat full: 1 older record not shown" in capsys.readouterr().out
+
+
 def test_a_policy_without_records_is_named(store):
     with pytest.raises(QuarlError, match="'ppo-CartPol-v1'; did you mean 'ppo-CartPole-v1'"):
         load_records(store, ["ptq"], None, ["ppo-CartPol-v1"])  # nothing of that name to measure

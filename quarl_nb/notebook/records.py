@@ -10,6 +10,7 @@ import pandas as pd
 from quarl_nb.errors import QuarlError, UnavailableError, check_choice
 from quarl_nb.report.claims import FAMILIES
 from quarl_nb.report.labels import PUBLIC
+from quarl_nb.report.texts import counted
 from quarl_nb.store import PROFILES, ResultStore
 
 FIRST_PROFILE = "quick"  # what a notebook measures where nothing is recorded and none is chosen
@@ -44,7 +45,7 @@ def load_records(
     _check_folder(store, recompute)
     frames = {}
     for study in dict.fromkeys([*studies, *(n for s in studies for n in FAMILIES.get(s, ()))]):
-        frames[study] = _of_today(store.frame(study, profile), policies, store)
+        frames[study] = _of_today(_frame(store, study, profile), policies, store)
         wanted = None if policies is None else _names_in(study, policies)
         at = profile or store.best_profile(study) or FIRST_PROFILE
         if not recompute:
@@ -97,13 +98,23 @@ def load_runs(
         elif recompute:
             parameters = {"tasks": [*chosen]} if chosen else {}
             _measure(store, study, at, parameters, recompute, workers=1)
-        frame = store.frame(study, profile)
+        frame = _frame(store, study, profile)
         if chosen is not None and "env_id" in frame:
             recorded |= {*frame["env_id"]}
             frame = frame[frame["env_id"].isin([*chosen])].reset_index(drop=True)
         frames[study] = frame
     _check_recorded("task", tasks, recorded, studies)
     return frames
+
+
+def _frame(store: ResultStore, study: str, profile: str | None) -> pd.DataFrame:
+    """The records to show; how many are not is told."""
+    frame = store.frame(study, profile)
+    at = profile or store.best_profile(study)
+    if at and (others := len(store.keys(study, at)) - len(frame)):
+        print(f"{study} {at}: {counted(others, 'older record')} not shown, of cells that were "
+              "measured again with another budget or policy")  # fmt: skip
+    return frame
 
 
 def _of_today(

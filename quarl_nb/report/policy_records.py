@@ -102,7 +102,9 @@ def returns_of(record: pd.Series) -> Floats:
     try:
         return finite_returns(record["returns"])
     except ValueError as error:
-        raise QuarlError(f"record {str(record['key'])[:12]} has no finite returns") from error
+        which = f"{str(record['key'])[:12]} ({record['policy']}, {record['precision']})"
+        raise QuarlError(f"record {which} has no finite returns: measure it again, or delete it "
+                         "from data/records") from error  # fmt: skip
 
 
 def finite_returns(values: ArrayLike) -> Floats:

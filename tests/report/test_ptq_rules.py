@@ -21,9 +21,9 @@ from quarl_nb.report.stats import ALPHA
 def test_no_loss_and_similar(records, loss: float, verdict: str) -> None:
     frame = records(lambda *_: loss, ("affine8",))
     assert rules.no_loss(frame, ["affine8"]).verdict == verdict
-    found = rules.similar_rewards(frame, ["affine8"], algos=["a2c"])
+    found = rules.similar_rewards(frame, ["affine8"], algos=["a2c", "ddpg"])
     assert found.verdict == verdict
-    assert len(found.keys) == 4  # two A2C policies, each with its fp32
+    assert len(found.keys) == 6  # two A2C policies and one of DDPG, each with its fp32
     assert found.interval is not None and found.interval.low <= loss + 0.02
 
 
@@ -260,13 +260,24 @@ def test_where_every_policy_is_hard_hardness_does_not_differ(records) -> None:
     assert rules.hardness_differs(frame, ["affine4"]).verdict == "not reproduced"
 
 
+@pytest.mark.parametrize("same", ["algo", "env_id"])
+def test_what_policies_of_one_algorithm_or_one_environment_share_is_no_lack_of_difference(
+    records, same
+) -> None:
+    frame = records(lambda *_: 0.0, ("affine4",))
+    frame[same] = frame[same].iloc[0]
+    assert rules.hardness_differs(frame, ["affine4"]).verdict == "inconclusive"
+
+
 def test_each_seed_of_a_policy_counts_and_so_does_one_without_a_seed(records) -> None:
     one = records(lambda *_: 0.0, ("affine8",), {"ppo-CartPole-v1": ("ppo", "CartPole-v1", 490.0)})
-    seeds = pd.concat([one, one.assign(seed=1, key="1" + one["key"])], ignore_index=True)
+    seeds = [one.assign(seed=seed, key=f"{seed}" + one["key"]) for seed in range(3)]
     public = one.assign(policy="public/ppo-CartPole-v1", seed=np.nan, key="p" + one["key"])
-    for frame in (seeds, pd.concat([one, public], ignore_index=True)):
-        found = rules.no_loss(frame, ["affine8"])
-        assert found.verdict == "reproduced" and found.measured.startswith("2 of 2 policies")
+    for parts in (seeds, [*seeds[:2], public]):
+        found = rules.no_loss(pd.concat(parts, ignore_index=True), ["affine8"])
+        assert found.verdict == "reproduced" and found.measured.startswith("3 of 3 policies")
+    few = rules.no_loss(pd.concat(seeds[:2], ignore_index=True), ["affine8"])
+    assert few.verdict == "inconclusive" and "(only 2 policies)" in few.measured
 
 
 @pytest.mark.parametrize(("p", "verdict"), [(0.03, "inconclusive"), (0.02, "not reproduced")])

@@ -235,11 +235,12 @@ def test_a_sweet_spot_that_another_policy_misses_by_a_hair_tells_no_difference(r
     assert "ppo-BipedalWalker-v3 at 5 bits; ppo-CartPole-v1 at 9 bits" in found.measured
 
 
-NEGATIVE = {"ppo-X-v0": ("ppo", "X-v0", -100.0), "ppo-Y-v0": ("ppo", "Y-v0", -200.0)}
+NEGATIVE = {"ppo-X-v0": ("ppo", "X-v0", -100.0), "ppo-Y-v0": ("ppo", "Y-v0", -200.0),
+            "ppo-Z-v0": ("ppo", "Z-v0", -300.0)}  # fmt: skip
 
 
 def test_sweet_spots_of_negative_returns(records) -> None:
-    at = {"ppo-X-v0": "affine5", "ppo-Y-v0": "affine9"}
+    at = {"ppo-X-v0": "affine5", "ppo-Y-v0": "affine9", "ppo-Z-v0": "affine9"}
     frame = records(lambda p, precision, _: -0.08 * (at[p] == precision), WIDTHS, NEGATIVE)
     assert sweet_spots.sweet_spot_table(frame)["sweet_spot"].all()
     assert sweet_spot_rules.sweet_spots_differ(frame).verdict == "reproduced"
@@ -247,6 +248,12 @@ def test_sweet_spots_of_negative_returns(records) -> None:
                    noise=1e-4)  # fmt: skip
     assert not sweet_spots.sweet_spot_table(tiny)["sweet_spot"].any()
     assert sweet_spot_rules.sweet_spot_exists(tiny).verdict == "not reproduced"
+    two = tiny[tiny["policy"] != "ppo-Z-v0"]
+    for rule in (sweet_spot_rules.sweet_spot_exists, sweet_spot_rules.fewer_bits_beat_more):
+        found = rule(two)
+        assert found.verdict == "inconclusive" and found.measured.endswith("(only 2 policies)")
+    named = sweet_spot_rules.sweet_spot_exists(tiny, env_ids=["X-v0"])
+    assert named.verdict == "not reproduced"  # of that task's policy alone something is said
     worse = records(lambda _, precision, __: 0.2 * (precision == "affine4"),
                     ("affine3", "affine4", "affine5"), NEGATIVE)  # fmt: skip
     found = sweet_spot_rules.fewer_bits_beat_more(worse)

@@ -34,9 +34,9 @@ def carbon_range(records: pd.DataFrame, low: float, high: float) -> Finding:
 
 
 def carbon_mean(records: pd.DataFrame, factor: float) -> Finding:
-    """Its mean over the tasks of Table 2: reproduced when surely half of the saving that `factor`
-    is, and the interval is bounded and reaches `factor` or more: one wide enough to hold every
-    factor shows none. Not reproduced when it ends below it."""
+    """Its mean over the tasks of Table 2: reproduced when surely halfway from 1 to `factor`, and
+    the interval is bounded and reaches `factor` or more: one wide enough to hold every factor
+    shows none. Not reproduced when it ends below it."""
     rows = _ratios(records)
     if rows.empty:
         return NOT_MEASURED

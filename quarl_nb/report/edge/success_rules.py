@@ -21,7 +21,7 @@ from quarl_nb.report.labels import RANGES
 from quarl_nb.report.pvalues import holm
 from quarl_nb.report.seeds import MIN_SEEDS
 from quarl_nb.report.stats import ALPHA, Interval
-from quarl_nb.report.texts import points
+from quarl_nb.report.texts import counted, points
 
 
 def success_falls(records: pd.DataFrame) -> Finding:
@@ -143,4 +143,4 @@ def _enough(finding: Finding, rates: pd.DataFrame) -> Finding:
     if fewest >= MIN_EPISODES:
         return finding
     return replace(finding, verdict="inconclusive",
-                   measured=f"{finding.measured} (only {fewest} episodes)")  # fmt: skip
+                   measured=f"{finding.measured} (only {counted(fewest, 'episode')})")  # fmt: skip

@@ -20,7 +20,7 @@ from quarl_nb.report.untrained import leave_out_unlearned, none_learned
 
 INTERVAL = f"{100 * (1 - 2 * ALPHA):.0f} % interval"  # its ends: bounds of one-sided tests
 MIN_POLICIES = 8  # that a rank correlation is told of
-MIN_COMPARED = 2  # policies that "every one" or a difference is told of
+MIN_COMPARED = 3  # policies that "every one", none or a difference is told of
 
 
 def similar_rewards(
@@ -53,7 +53,8 @@ def hardness_differs(records: pd.DataFrame, precisions: Sequence[str]) -> Findin
     """Reproduced when at the same precision, by the same algorithm, a policy loses more than 5 %
     and one in another environment less; and in the same environment so do two of two algorithms.
 
-    Not reproduced when every policy loses less than 5 %, or every one more. Holm over policies.
+    Not reproduced when every policy loses less than 5 %, or every one more, and they are of two
+    algorithms and two environments at least. Holm over policies.
     """
     measured = losses_at(records, precisions)
     if measured.empty:
@@ -70,8 +71,9 @@ def hardness_differs(records: pd.DataFrame, precisions: Sequence[str]) -> Findin
     text += f"; both by {counted(by_task, 'algorithm')} and in "
     text += f"{counted(by_algo, 'environment')}{left_out}"
     worst = _worst(losses)
+    varied = bool((losses[["algo", "env_id"]].nunique() > 1).all())
     verdict: Verdict = "inconclusive" if _too_few(losses, MIN_COMPARED) \
-        else decided(bool(by_task and by_algo), hard.all() or easy.all())
+        else decided(bool(by_task and by_algo), varied and (hard.all() or easy.all()))
     text += _few_note(losses, MIN_COMPARED)
     return Finding(verdict, text, _interval(worst), keys_of(losses))
 
@@ -108,7 +110,8 @@ def wider_weights_lose_more(
     pairs = losses.assign(width=losses["policy"].map(widths)).dropna(subset=["width", "loss"])
     keys = keys_of(pairs) + tuple(layers["key"][layers.index.isin(pairs["policy"])])
     if len(pairs) < MIN_POLICIES:
-        return Finding("inconclusive", f"only {len(pairs)} policies{left_out}", None, keys)
+        few = counted(len(pairs), "policy", "policies")
+        return Finding("inconclusive", f"only {few}{left_out}", None, keys)
     over_tasks, over_algos = (_within(pairs, same) for same in ("algo", "env_id"))
     both = (over_tasks, over_algos)
     verdict: Verdict = "inconclusive" if _too_few(pairs, MIN_POLICIES) \

@@ -12,7 +12,7 @@ import pandas as pd
 
 from quarl_nb.report.compare import BestOfMany, best_of_many
 from quarl_nb.report.findings import MIN_EPISODES, NOT_MEASURED, Finding, Verdict, decided, keys_of
-from quarl_nb.report.ptq.rules import INTERVAL
+from quarl_nb.report.ptq.rules import INTERVAL, MIN_COMPARED
 from quarl_nb.report.ptq.sweet_spots import Widths, table_of, widths_of
 from quarl_nb.report.pvalues import holm
 from quarl_nb.report.stats import ALPHA, MARGIN, Interval
@@ -30,9 +30,12 @@ def sweet_spot_exists(
     widths (max-t) and policies (Holm).
 
     Not reproduced when every width of `SWEEP` was measured and none of any policy can gain more
-    than 5 % of |fp32| (simultaneous upper bounds), else inconclusive.
+    than 5 % of |fp32| (simultaneous upper bounds), of `MIN_COMPARED` policies at least unless
+    `env_ids` names whose; else inconclusive.
     """
-    return _of_learned(partial(_exists, against_wider=False), records, algos, env_ids)
+    enough = 1 if env_ids else MIN_COMPARED
+    rule = partial(_exists, against_wider=False, min_policies=enough)
+    return _of_learned(rule, records, algos, env_ids)
 
 
 def fewer_bits_beat_more(records: pd.DataFrame) -> Finding:
@@ -41,7 +44,8 @@ def fewer_bits_beat_more(records: pd.DataFrame) -> Finding:
     Only narrower ones that keep the fp32 return to 5 % count: of two broken policies one is
     always the better. The correction is for every pair, as luck decides which those are.
     """
-    return _of_learned(partial(_exists, against_wider=True), records)
+    rule = partial(_exists, against_wider=True, min_policies=MIN_COMPARED)
+    return _of_learned(rule, records)
 
 
 def sweet_spots_differ(records: pd.DataFrame) -> Finding:
@@ -95,7 +99,7 @@ def _spots(widths: Widths) -> tuple[set[int], set[int]]:
     return set(bits[spots].tolist()), set(bits[best.high < enough].tolist())
 
 
-def _exists(policies: list[Widths], against_wider: bool) -> Finding:
+def _exists(policies: list[Widths], against_wider: bool, min_policies: int) -> Finding:
     found, highest = [], []
     for widths in policies:
         labels, best = _comparisons(widths, against_wider)
@@ -119,7 +123,8 @@ def _exists(policies: list[Widths], against_wider: bool) -> Finding:
     fewest = min(len(widths.reference) for widths in policies)
     left_out = sorted(set().union(*(SWEEP.difference(widths.bits) for widths in policies)))
     verdict: Verdict = "inconclusive" if fewest < MIN_EPISODES \
-        else decided(spots.any(), not left_out and max(highest) < MARGIN)
+        else decided(spots.any(), len(found) >= min_policies and not left_out
+                     and max(highest) < MARGIN)  # fmt: skip
     share = f"{relative[first]:.1%}" if np.isfinite(highest[first]) else "fp32 earns 0"
     kept = "with a narrower width that keeps fp32's return (by its estimate)"
     kinds = HAVE_A_SPOT if not against_wider else (
@@ -135,7 +140,9 @@ def _exists(policies: list[Widths], against_wider: bool) -> Finding:
         text += _not_excluded([name for name, *_ in found], highest)
         if left_out:
             text += f"; not measured of every policy: {', '.join(map(str, left_out))} bits"
-    text += f" (only {fewest} episodes)" if fewest < MIN_EPISODES else ""
+        if len(found) < min_policies:
+            text += f" (only {counted(len(found), 'policy', 'policies')})"
+    text += f" (only {counted(fewest, 'episode')})" if fewest < MIN_EPISODES else ""
     return Finding(verdict, text, interval)
 
 

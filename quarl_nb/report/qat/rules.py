@@ -245,11 +245,11 @@ def _decide(
     seeds, episodes = int(table["seeds"].min()), int(table["episodes"].min())
     verdict: Verdict = "inconclusive"
     if seeds < MIN_SEEDS:
-        text += f" (only {seeds} training seed{'s' * (seeds > 1)})"
+        text += f" (only {counted(seeds, 'training seed')})"
     elif episodes < MIN_EPISODES:
-        text += f" (only {episodes} episodes)"
+        text += f" (only {counted(episodes, 'episode')})"
     elif (policies := table["policy"].nunique()) < min_policies:
-        text += f" (only {policies} polic{'y' if policies == 1 else 'ies'})"
+        text += f" (only {counted(policies, 'policy', 'policies')})"
     elif bad:
         verdict = "not reproduced"
     elif good:
