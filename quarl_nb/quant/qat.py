@@ -35,7 +35,7 @@ class QATLayer(nn.Module):
     weight_quantizer: WeightQuantizer | LearnedStep
     input_quantizer: InputQuantizer | LearnedStep | nn.Identity
     _holding: Holding = False
-    _held: tuple[Tensor, int | list[Tensor]] | None = None
+    _held: tuple[Tensor, list[Tensor | int]] | None = None  # and what it was quantized from
 
     @property
     def weight(self) -> Tensor:
@@ -45,23 +45,13 @@ class QATLayer(nn.Module):
         acting = not (self.training or torch.is_grad_enabled())
         if not (self._holding and acting and quantizer.enabled and quantizer.repeatable):
             return quantizer(weight)
-        if self._held is None or not self._is_as(self._held[1]):
-            self._held = quantizer(weight), self._state()
+        # By version the weight alone tells: updates change its learned step together with it.
+        by_value = self._holding == "value"
+        sources = [weight, *quantizer.parameters()] if by_value else [weight]
+        if self._held is None or not all(map(_is_as, sources, self._held[1])):
+            states = [x.detach().clone() if by_value else x._version for x in sources]
+            self._held = quantizer(weight), states
         return self._held[0]
-
-    def _state(self) -> int | list[Tensor]:
-        """What tells a change: the weight's version, or all the values that it depends on."""
-        if self._holding == "version":
-            return self._parameters["weight"]._version  # type: ignore[union-attr]
-        return [value.detach().clone() for value in self._values()]
-
-    def _is_as(self, state: int | list[Tensor]) -> bool:
-        if isinstance(state, int):
-            return self._parameters["weight"]._version == state  # type: ignore[union-attr]
-        return all(map(torch.equal, self._values(), state))
-
-    def _values(self) -> list[Tensor]:
-        return [self._parameters["weight"], *self.weight_quantizer.parameters()]  # type: ignore[list-item]
 
     @property
     def holding(self) -> Holding:
@@ -88,6 +78,11 @@ class QATLayer(nn.Module):
         """One for the weight and, except in a first layer, one for the input."""
         both = (self.weight_quantizer, self.input_quantizer)
         return [quantizer for quantizer in both if isinstance(quantizer, TrainingQuantizer)]
+
+
+def _is_as(source: Tensor, state: Tensor | int) -> bool:
+    """Whether a tensor has the values, or else the version, that it had."""
+    return torch.equal(source, state) if isinstance(state, Tensor) else source._version == state
 
 
 class QATLinear(QATLayer, nn.Linear):  # type: ignore[override]  # weight is a property here
