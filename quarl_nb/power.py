@@ -18,6 +18,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -112,6 +113,7 @@ def _visible(gpu: dict[str, Any]) -> bool:
     if (uuids := _cuda_uuids()) is not None:
         return gpu["uuid"].removeprefix("GPU-") in uuids
     chosen = [name.strip() for name in names.split(",") if name.strip()]
+    chosen = [*takewhile(lambda name: not name.startswith("-"), chosen)]  # as CUDA reads them
     return any(name == str(gpu["gpu_index"]) or gpu["uuid"].startswith(name) for name in chosen)
 
 
@@ -176,13 +178,13 @@ def thread_watts(cpuinfo: Path = Path("/proc/cpuinfo")) -> tuple[float, str]:
     from codecarbon.core.cpu import DEFAULT_POWER_PER_CORE
     from codecarbon.input import DataSource
 
-    text = cpuinfo.read_text() if cpuinfo.exists() else ""
+    text = cpuinfo.read_text("utf-8", "replace") if cpuinfo.exists() else ""
     found = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
     model = _plain_cpu_name(found[1]) if found else "unknown processor"
     default = f"codecarbon's default of {DEFAULT_POWER_PER_CORE} W a thread"
     if re.search(r"^flags\s*:.*\bhypervisor\b", text, re.MULTILINE):
         return float(DEFAULT_POWER_PER_CORE), f"{default} (virtual machine, {model})"
-    with open(DataSource().cpu_power_path, newline="") as file:
+    with open(DataSource().cpu_power_path, newline="", encoding="utf-8") as file:
         rows = {_plain_cpu_name(row["Name"]): row["TDP"] for row in csv.DictReader(file)}
     table = {name: float(watts) for name, watts in rows.items() if _NUMBER.fullmatch(watts)}
     if model not in table:
@@ -221,9 +223,9 @@ def grid_intensity(country: str | None) -> tuple[float, str]:
 
     source = f"codecarbon {__version__}"
     if country is None:
-        text = Path(DataSource().carbon_intensity_per_source_path).read_text()
+        text = Path(DataSource().carbon_intensity_per_source_path).read_text("utf-8")
         return json.loads(text)["world_average"] / 1000, f"{source}, world average"
-    mix = json.loads(Path(DataSource().global_energy_mix_data_path).read_text())
+    mix = json.loads(Path(DataSource().global_energy_mix_data_path).read_text("utf-8"))
     found = mix.get(country.upper(), {})
     if not found.get("carbon_intensity"):
         raise QuarlError(

@@ -126,7 +126,7 @@ class ResultStore:
     def write_error(self, study: str, profile: str, key: str, text: str) -> Path:
         """Leave the reason why a cell failed; same errors as `write`."""
         path = self.error_path(study, profile, key)
-        write_atomically(path, text.encode())
+        write_atomically(path, text.encode(errors="backslashreplace"))
         return path
 
     def read(self, path: str | Path) -> dict[str, Any]:

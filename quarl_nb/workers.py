@@ -226,6 +226,8 @@ def _measure(task: Task, origin: Mapping[str, Any], job: Job) -> Outcome:
         task.store.write(record, measurement.arrays)
     except QuarlError as error:
         return Outcome(job, str(error), fatal=True)
+    except Exception as error:  # such as arrays of objects
+        return task.fail(job, one_line(error), traceback.format_exc())
     return Outcome(job)
 
 

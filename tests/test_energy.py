@@ -389,7 +389,8 @@ class FakeGpus:
 
 
 @pytest.mark.parametrize(
-    ("visible", "joules"), [(None, 3.0), ("0", 1.0), ("GPU-1", 2.0), ("0, 1", 3.0)]
+    ("visible", "joules"), [(None, 3.0), ("0", 1.0), ("GPU-1", 2.0), ("0, 1", 3.0),
+                          ("0,-1,1", 1.0)]  # CUDA reads no further
 )
 def test_only_visible_gpus_are_read(monkeypatch, visible, joules):
     monkeypatch.setattr("codecarbon.core.gpu.AllGPUDevices", FakeGpus)
@@ -520,6 +521,20 @@ def test_a_processor_that_does_not_tell_its_socket_has_one(tmp_path):
     text = CPUINFO.format(model="AMD Ryzen 9 5950X 16-Core Processor", flag="")
     (tmp_path / "cpuinfo").write_text(text.replace("physical id\t: 0\n", ""))
     assert thread_watts(tmp_path / "cpuinfo")[0] == 105 / 2
+
+
+ASCII = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+
+
+@pytest.mark.parametrize("locale", [{}, ASCII])
+def test_watts_of_a_thread_and_grids_are_known_in_every_locale(tmp_path, locale):
+    text = CPUINFO.format(model="AMD Ryzen 9 5950X 16-Core Processor", flag="")
+    (tmp_path / "cpuinfo").write_bytes(text.encode() + b"vendor\t: \xff\n")
+    code = ("import sys; from pathlib import Path; from quarl_nb.power import *\n"
+            "print(thread_watts(Path(sys.argv[1]))[0], grid_intensity('DEU')[0] > 0)")
+    made = subprocess.run([sys.executable, "-c", code, tmp_path / "cpuinfo"], text=True, check=True,
+                          env=os.environ | locale, stdout=subprocess.PIPE)  # fmt: skip
+    assert made.stdout == "52.5 True\n"
 
 
 def test_a_processor_without_a_name(tmp_path):

@@ -15,6 +15,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import MagicMock, Mock, call
 
+import numpy as np
 import pytest
 
 from quarl_nb import runner, workers
@@ -121,6 +122,19 @@ class OddStudy(FakeStudy):
 def measured(store, study, origin=()):
     job = plan(study, "smoke")[0]
     return workers._measure(workers.Task(study, "smoke", store), dict(origin), job)
+
+
+def test_arrays_that_cannot_be_saved_fail_their_cell_alone(store):
+    found = Measurement({"x": 1}, backend="fake", arrays={"objects": np.array([{}], object)})
+    outcome = measured(store, OddStudy(found=found))
+    assert outcome.error.startswith("ValueError: Object arrays") and not outcome.fatal
+    [file] = store.root.rglob("*.error.txt")
+    assert "Object arrays" in file.read_text() and not store.records("fake", "smoke")
+
+
+def test_a_reason_that_is_no_text_is_told(store):
+    path = store.write_error("fake", "smoke", "0" * 64, "no file '\udcff'")
+    assert path.read_text() == r"no file '\udcff'"
 
 
 def test_a_record_tells_what_ran_and_when_its_own_cell_began(store, monkeypatch):

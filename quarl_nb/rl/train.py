@@ -109,7 +109,8 @@ def _go_on(
     forget_lost(run_dir, progress)
     target = recipe.target_return
     reached = target is not None and progress.best_return >= target
-    if progress.done and (reached or progress.timesteps >= recipe.timesteps):
+    lost = progress.best_return == -np.inf  # its best policy: to be evaluated once more
+    if progress.done and not lost and (reached or progress.timesteps >= recipe.timesteps):
         return
     progress.done = False  # the recipe has got more steps since
     # A resumed run goes on with other random numbers than the ones it began with.
@@ -229,7 +230,7 @@ class _Monitor(BaseCallback):
         recent = float(np.mean(self.episode_returns[-100:])) if self.episode_returns else np.nan
         row = (self.num_timesteps, round(self.progress.wall_s, 1), recent, result.mean, result.std)
         log = self.run_dir / "progress.csv"
-        new = not log.exists()
+        new = not log.exists() or not log.stat().st_size  # a kill may have left an empty one
         try:
             with log.open("a", newline="") as file:
                 csv.writer(file).writerows([COLUMNS, row] if new else [row])

@@ -17,7 +17,7 @@ from quarl_nb.locks import held_alone
 from quarl_nb.paths import policies_folder, project_root
 from quarl_nb.processes import keep_freed_memory
 from quarl_nb.rl.checkpoint import read_progress
-from quarl_nb.rl.policies import DESCRIPTION, load_policy, save_policy
+from quarl_nb.rl.policies import DESCRIPTION, load_digest, load_policy, save_policy
 from quarl_nb.rl.recipes import get_recipe, recipes
 from quarl_nb.rl.train import train
 from quarl_nb.writing import make_writable
@@ -50,7 +50,8 @@ def state_of(name: str) -> str:
     """Of a recipe's policy: "trained", "at step 378,816 of 5,000,000" or "missing".
 
     A policy of a run that was cut short is "trained, stopped early at step 9 of 10"; one that is
-    being trained anew, "trained; again at step 9 of 10".
+    being trained anew, "trained; again at step 9 of 10", or, once that is done, "trained; another
+    run of it is done, not published".
 
     Raises:
         QuarlError: its policy or its checkpoint cannot be read.
@@ -62,10 +63,21 @@ def state_of(name: str) -> str:
         return at
     origin = load_policy(policy_folder(name)).spec.provenance
     state = _published_state(name, origin)
+    if run is not None and run.done and _ended_otherwise(name):
+        return f"{state}; another run of it is done, not published"
     # Where it is the run that was published, cut short, it is not trained again.
     if run is None or run.done or run.timesteps == origin.get("timesteps_run"):
         return state
     return f"{state}; again {at}"
+
+
+def _ended_otherwise(name: str) -> bool:
+    """Whether a run that is done has another policy than the published one, as of a kill between
+    the two; not where one cannot be read."""
+    try:
+        return load_digest(run_folder(name) / "best") != load_digest(policy_folder(name))
+    except QuarlError:
+        return False
 
 
 def _published_state(name: str, origin: Mapping[str, Any]) -> str:
@@ -98,6 +110,8 @@ def wanted_policies(names: Sequence[str], missing: bool, retrain: bool = False) 
     for name in settled:
         if (run_folder(name) / "checkpoint.pt").exists():  # which --retrain goes on from
             told = "%s is already trained; with '%s' deleted, --retrain trains it anew"
+            if _ended_otherwise(name):
+                told = "%s is already trained; what '%s' ended with, --retrain publishes"
             logger.info(told, name, run_folder(name))
         elif not retrain:
             logger.info("%s is already trained; --retrain trains it anew", name)
@@ -138,7 +152,8 @@ def _unexpected(name: str, run_dir: Path, error: Exception) -> QuarlError:
     """What a run failed of, as one line; the traceback goes to ``<run_dir>/traceback.txt``."""
     path = run_dir / "traceback.txt"
     with suppress(OSError):  # a full disk may be what failed
-        path.write_text("".join(traceback.format_exception(error)))
+        text = "".join(traceback.format_exception(error))
+        path.write_text(text, encoding="utf-8", errors="backslashreplace")
     reason = " ".join("".join(traceback.format_exception_only(error)).split())[:200]
     return QuarlError(f"{name} failed: {reason}; see '{path}'")
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import itertools
+import shutil
 import time
 from contextlib import nullcontext
 from dataclasses import replace
@@ -159,6 +160,22 @@ def test_a_run_killed_while_it_wrote_its_best_policy_ends_with_another(tmp_path)
     (tmp_path / "best" / "policy.safetensors").write_bytes(b"of another policy")
     resumed = training.train(recipe, tmp_path)
     assert load_policy(tmp_path / "best").spec.provenance["timesteps"] == resumed.best_timesteps
+
+
+def test_a_run_that_is_done_and_has_lost_its_best_policy_gets_one(tmp_path):
+    recipe = short("ppo-CartPole-v1")
+    done = training.train(recipe, tmp_path)
+    shutil.rmtree(tmp_path / "best")
+    again = training.train(recipe, tmp_path)
+    assert again.done and again.timesteps == done.timesteps
+    best = load_policy(publish(tmp_path, tmp_path / "policy")).spec.provenance
+    assert best["timesteps"] == again.best_timesteps == done.timesteps
+
+
+def test_an_empty_log_gets_its_header(tmp_path):
+    (tmp_path / "progress.csv").touch()  # by a kill before the first row
+    training.train(short("ppo-CartPole-v1"), tmp_path)
+    assert (tmp_path / "progress.csv").read_text().startswith("timesteps,wall_s")
 
 
 @pytest.mark.parametrize("goes_on", [True, False])

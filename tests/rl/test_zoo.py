@@ -169,6 +169,20 @@ def test_policies_are_trained_published_and_listed(project):
     assert zoo.state_of(PPO) == "trained"  # by a run that is done
 
 
+def test_a_run_that_ended_and_was_not_published_is_told_and_published(
+    project, make_policy, caplog
+):
+    caplog.set_level(logging.INFO, "quarl_nb")
+    linear = ("linear", {"in_features": 4, "out_features": 2})
+    save_policy(make_policy((4,), linear), zoo.policy_folder(PPO))
+    train(project[PPO], zoo.run_folder(PPO))  # of --retrain, killed before it was published
+    assert zoo.state_of(PPO) == "trained; another run of it is done, not published"
+    told = f"{PPO} is already trained; what '{zoo.run_folder(PPO)}' ended with, --retrain publishes"
+    assert zoo.wanted_policies([PPO], missing=False) == [] and caplog.messages == [told]
+    assert dict(zoo.train_policies(zoo.wanted_policies([PPO], False, retrain=True)))
+    assert zoo.state_of(PPO) == "trained"
+
+
 def test_a_run_whose_checkpoint_does_not_tell_its_updates_is_published(project):
     train(project[A2C], zoo.run_folder(A2C))
     checkpoint = zoo.run_folder(A2C) / "checkpoint.pt"
@@ -211,7 +225,7 @@ def test_a_diverging_run_leaves_no_policy_and_stops_no_other(project, monkeypatc
 def test_an_unexpected_error_is_one_line_and_stops_no_other(project, monkeypatch):
     def failing(recipe, run_dir, **options):
         if recipe.name == PPO:
-            raise AssertionError("r.LengthSquared()\n> 0.0f")
+            raise AssertionError("r.LengthSquared()\n> 0.0f \udcff")
         return train(recipe, run_dir, **options)
 
     monkeypatch.setattr(zoo, "train", failing)
@@ -219,10 +233,10 @@ def test_an_unexpected_error_is_one_line_and_stops_no_other(project, monkeypatch
     assert results[A2C] == zoo.policy_folder(A2C)
     log = zoo.run_folder(PPO) / "traceback.txt"
     assert isinstance(results[PPO], QuarlError)
-    line = f"{PPO} failed: AssertionError: r.LengthSquared() > 0.0f; see '{log}'"
+    line = f"{PPO} failed: AssertionError: r.LengthSquared() > 0.0f \udcff; see '{log}'"
     assert str(results[PPO]) == line
     text = log.read_text()
-    assert text.startswith("Traceback") and "in failing" in text
+    assert text.startswith("Traceback") and "in failing" in text and r"\udcff" in text
 
 
 def test_a_model_is_gone_when_the_next_one_is_made(project, monkeypatch):
