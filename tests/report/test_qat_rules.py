@@ -258,6 +258,17 @@ def test_a_policy_that_cannot_gain_is_left_out_and_named():
         assert rule(full).verdict == "inconclusive"
 
 
+@pytest.mark.parametrize(("loss", "verdict"), [(0.0, "reproduced"), (0.5, "not reproduced")])
+def test_each_look_at_more_seeds_costs_a_part_of_5_percent(loss, verdict):
+    records = planted(lambda _, way: loss * (way == qat.gains.minmax(8)))
+    name = "p_loss" if loss else "p_no_loss"
+    p_values = qat.rules._gains(qat.gains.trainings(records), qat.gains.minmax(8))[name]
+    # Most of them at the most, all of them at the least: Simes' test is between the two.
+    enough, too_many = (int(0.05 / p) for p in (p_values.max(), p_values.min()))
+    assert qat.rules.qat_no_loss(records, 8, enough).verdict == verdict
+    assert qat.rules.qat_no_loss(records, 8, 10 * too_many).verdict == "inconclusive"
+
+
 def test_few_seeds_episodes_or_policies_decide_nothing():
     found = qat.rules.qat_no_loss(planted(none, n_seeds=1), 8)
     assert found.verdict == "inconclusive" and "(only 1 training seed)" in found.measured

@@ -39,10 +39,14 @@ MIN_POLICIES = 3
 KEPT_BITS, LOST_BITS = (6, 7, 8), (2, 3, 4)
 
 
-def qat_no_loss(records: pd.DataFrame, bits: int) -> Finding:
+def qat_no_loss(records: pd.DataFrame, bits: int, looks: int = 1) -> Finding:
     """Reproduced when most policies trained at `bits` are without loss against fp32.
 
     Not reproduced when at least half of them lose more than 5 % (`at_least`, both).
+
+    Args:
+        looks: with how many numbers of training seeds that was looked at, where they were added
+            because it had been left open: each of the tests is at 5 % of that (Bonferroni).
     """
     rows = trainings(records)
     found = _gains(rows, minmax(bits))
@@ -50,7 +54,7 @@ def qat_no_loss(records: pd.DataFrame, bits: int) -> Finding:
     (table,), left_out = _decidable([found], unlearned)
     if table.empty:
         return _nothing([found], unlearned)
-    kept, lost = at_least(table["p_no_loss"]), at_least(table["p_loss"])
+    kept, lost = (at_least(table[p], ALPHA / looks) for p in ("p_no_loss", "p_loss"))
     losing = counted(lost, "loses", "lose")
     text = f"surely {kept} of {len(table)} policies without loss, {losing} more than 5 %"
     half = len(table) / 2
