@@ -5,8 +5,8 @@ Jacob et al. 2018 (arXiv 1712.05877), section 3; Krishnamoorthi 2018 (arXiv 1806
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Any, Literal, Self
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +19,6 @@ from quarl_nb.quant.minmax import InputQuantizer, WeightQuantizer
 from quarl_nb.quant.training import TrainingQuantizer
 
 METHODS = ("minmax", "lsq")
-Holding = Literal[False, "version", "value"]
 
 
 class QATLayer(nn.Module):
@@ -28,14 +27,14 @@ class QATLayer(nn.Module):
     Attributes:
         weight_quantizer: of the weight.
         input_quantizer: of what enters; Identity in the first layer of a network.
-        holding: how evaluations may share one quantized weight: not; until its `version` changes,
-            while nothing trains; or until its `value` does, where SB3 writes past the version.
+        holding: True while nothing trains, so that decisions may share one quantized weight; or a
+            function that gives another number before the weight changes past its version.
     """
 
     weight_quantizer: WeightQuantizer | LearnedStep
     input_quantizer: InputQuantizer | LearnedStep | nn.Identity
-    _holding: Holding = False
-    _held: tuple[Tensor, list[Tensor | int]] | None = None  # and what it was quantized from
+    _holding: bool | Callable[[], int] = False
+    _held: tuple[Tensor, tuple[int, int]] | None = None
 
     @property
     def weight(self) -> Tensor:
@@ -45,24 +44,21 @@ class QATLayer(nn.Module):
         acting = not (self.training or torch.is_grad_enabled())
         if not (self._holding and acting and quantizer.enabled and quantizer.repeatable):
             return quantizer(weight)
-        # By version the weight alone tells: updates change its learned step together with it.
-        by_value = self._holding == "value"
-        sources = [weight, *quantizer.parameters()] if by_value else [weight]
-        if self._held is None or not all(map(_is_as, sources, self._held[1])):
-            states = [x.detach().clone() if by_value else x._version for x in sources]
-            self._held = quantizer(weight), states
+        changes = self._holding() if callable(self._holding) else 0
+        if self._held is None or self._held[1] != (weight._version, changes):
+            self._held = quantizer(weight), (weight._version, changes)
         return self._held[0]
 
     @property
-    def holding(self) -> Holding:
+    def holding(self) -> bool | Callable[[], int]:
         return self._holding
 
     @holding.setter
-    def holding(self, holding: Holding) -> None:
+    def holding(self, holding: bool | Callable[[], int]) -> None:
         self._holding, self._held = holding, None
 
     def __getstate__(self) -> dict[str, Any]:
-        """A copy holds nothing: versions are counted anew there."""
+        """A copy holds nothing: what counts the changes of this weight knows nothing of others."""
         return {name: v for name, v in vars(self).items() if name not in ("_holding", "_held")}
 
     def train(self, mode: bool = True) -> Self:
@@ -78,11 +74,6 @@ class QATLayer(nn.Module):
         """One for the weight and, except in a first layer, one for the input."""
         both = (self.weight_quantizer, self.input_quantizer)
         return [quantizer for quantizer in both if isinstance(quantizer, TrainingQuantizer)]
-
-
-def _is_as(source: Tensor, state: Tensor | int) -> bool:
-    """Whether a tensor has the values, or else the version, that it had."""
-    return torch.equal(source, state) if isinstance(state, Tensor) else source._version == state
 
 
 class QATLinear(QATLayer, nn.Linear):  # type: ignore[override]  # weight is a property here

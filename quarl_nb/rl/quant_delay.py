@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 from stable_baselines3 import DQN
 from stable_baselines3.common.callbacks import BaseCallback
 
 from quarl_nb.errors import QuarlError, check_counts
-from quarl_nb.quant.qat import Holding, QATLayer, qat_layers
+from quarl_nb.quant.qat import QATLayer, qat_layers
+from quarl_nb.rl.prioritized import PrioritizedDQN
 from quarl_nb.rl.qat_networks import is_quantized, qat_networks, training_quantizers
 
 logger = logging.getLogger(__name__)
@@ -18,7 +22,7 @@ class QuantDelay(BaseCallback):
     """Starts quantization after `delay` environment steps, in acting and target networks at once.
 
     What does not train at present is quantized once and not at every use: the acting network while
-    SB3 collects data, DQN's target network from one of its changes to the next.
+    SB3 collects data, DQN's target network during one `train`, which leaves it alone.
 
     Raises:
         QuarlError: the delay is no number of steps; (in `learn`) the model is not the one that was
@@ -42,19 +46,20 @@ class QuantDelay(BaseCallback):
         whole = self.locals.get("reset_num_timesteps", True)
         if not self.started and whole and self.delay >= total:
             raise QuarlError(f"quant_delay {self.delay} is not shorter than the run, {total} steps")
-        # The targets of other algorithms change with every update.
-        steady = networks[1:] if isinstance(self.model, DQN) else []
+        steady = networks[1:] if _leaves_target(self.model) else []
         self.target_layers = [layer for parts in steady for layer in qat_layers(parts)]
-        self._hold(self.target_layers, "value")
         self.networks = [training_quantizers(parts) for parts in networks]
 
     def _on_rollout_start(self) -> None:
-        self._hold(self.acting_layers, "version")
+        self._hold(self.target_layers, False)
+        self._hold(self.acting_layers, True)
 
     def _on_rollout_end(self) -> None:
         self._hold(self.acting_layers, False)
+        # A training that is interrupted lets go of it at the next step.
+        self._hold(self.target_layers, partial(getattr, self.model, "num_timesteps"))
 
-    def _hold(self, layers: list[QATLayer], holding: Holding) -> None:
+    def _hold(self, layers: list[QATLayer], holding: bool | Callable[[], int]) -> None:
         for layer in layers:
             layer.holding = holding
 
@@ -83,3 +88,10 @@ class QuantDelay(BaseCallback):
             for source, quantizer in zip(acting, target, strict=True):
                 quantizer.load_state_dict(source.state_dict())
         self.started = True
+
+
+def _leaves_target(model: Any) -> bool:
+    """Whether `train` does not move the target network: not of other algorithms, nor for certain
+    of a user's own DQN."""
+    train = getattr(model.train, "__func__", None)
+    return isinstance(model, DQN) and train in (DQN.train, PrioritizedDQN.train)

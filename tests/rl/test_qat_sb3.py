@@ -278,7 +278,7 @@ def test_weights_are_quantized_once_a_rollout(monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.parametrize(
     "kind, buffer", [(sb3.DQN, None), (PrioritizedDQN, PrioritizedReplayBuffer)]
 )
-def test_dqn_quantizes_its_target_once_from_one_of_its_updates_to_the_next(
+def test_dqn_quantizes_its_target_once_a_training(
     monkeypatch: pytest.MonkeyPatch, kind: Any, buffer: Any
 ) -> None:
     def train() -> tuple[dict[str, torch.Tensor], int]:
@@ -302,8 +302,8 @@ def test_dqn_quantizes_its_target_once_from_one_of_its_updates_to_the_next(
     held, times = train()
     monkeypatch.setattr(QuantDelay, "_hold", lambda *_, **__: None)
     plain, every_time = train()
-    # Layers at the start and at steps 60 and 90; of 8 rollouts with 4 updates each.
-    assert (times, every_time) == (3 * 3, 8 * 4 * 3)
+    # Layers, after 8 rollouts with 4 updates each.
+    assert (times, every_time) == (8 * 3, 8 * 4 * 3)
     assert all(torch.equal(held[name], plain[name]) for name in plain)
 
 
@@ -357,6 +357,25 @@ def test_after_an_interrupted_run_the_target_is_quantized_anew_as_it_moves() -> 
         model.learn(100, callback=[prepare_qat(model, 8), Spy(interrupt)])
     assert is_quantized(model)
     model.learn(40, callback=Spy(_check_target), reset_num_timesteps=False)
+
+
+def test_a_training_that_was_interrupted_lets_go_of_the_target(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model: Any = MODELS["dqn"]()
+    sample, calls = type(model.replay_buffer).sample, []
+
+    def interrupted(*args: Any, **kwargs: Any) -> Any:
+        calls.append(model.num_timesteps)
+        if len(calls) == 20:
+            raise KeyboardInterrupt
+        return sample(*args, **kwargs)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(type(model.replay_buffer), "sample", interrupted)
+        model.learn(500, callback=prepare_qat(model, 8))
+    assert is_quantized(model) and any(layer.holding for layer in qat_layers([model.q_net_target]))
+    model.learn(70, callback=Spy(_check_target), reset_num_timesteps=False)
 
 
 @pytest.mark.parametrize("interval", [1, 30])
