@@ -46,7 +46,7 @@ def qat_no_loss(records: pd.DataFrame, bits: int, looks: int = 1) -> Finding:
 
     Args:
         looks: with how many numbers of training seeds that was looked at, where they were added
-            because it had been left open: each of the tests is at 5 % of that (Bonferroni).
+            because it had been left open: each test is at 5 % divided by it (Bonferroni).
     """
     rows = trainings(records)
     found = _gains(rows, minmax(bits))
