@@ -130,14 +130,15 @@ class StaticGraph(QuantizedGraph):
         if module not in list(self.net.layers):
             return None
         start = list(self.net.layers).index(module) + 1
-        kinds = [layer.kind for layer in self.net.spec.layers]
-        for kind, later in zip(kinds[start:], self.net.layers[start:], strict=True):
-            if isinstance(later, FixedQuantize):
-                return later.qparams if later.bits <= 8 else None
-            if kind not in _ON_INTEGERS:
-                inputs = [layer for _, layer in weight_layers(later)]
-                return self.input_qparams(inputs[0]) if inputs else None
-        return None
+        after, kinds = self.net.layers[start:], [layer.kind for layer in self.net.spec.layers]
+        if not any(weight_layers(after)):
+            return None  # outputs are real numbers, rounded or not
+        kind_and_layer = zip(kinds[start:], after, strict=True)
+        later = next(layer for kind, layer in kind_and_layer if kind not in _ON_INTEGERS)
+        if isinstance(later, FixedQuantize):
+            return later.qparams if later.bits <= 8 else None
+        inputs = [layer for _, layer in weight_layers(later)]
+        return self.input_qparams(inputs[0]) if inputs else None
 
     def as_integers(self, x: str, module: nn.Module) -> tuple[str, QParams, list[str]]:
         """`x` as u8, quantized for a layer unless it is already; its levels, and their names."""

@@ -25,10 +25,16 @@ def describe(net: PolicyNet, precision: str) -> tuple[bytes, dict[str, np.ndarra
     """A policy's description as JSON, and its tensors, cast but for those of `_UNCAST` layers.
 
     Raises:
-        QuarlError: NaN or infinite weights (named), or a recurrent policy.
+        QuarlError: NaN or infinite weights (named), a recurrent policy, or another layer before one
+            that takes raw observations.
     """
     if net.recurrent:
         raise QuarlError("layer 'gru_cell' cannot run: engines keep no state between observations")
+    takes_raw = [layer.kind in INPUT_DTYPES for layer in net.spec.layers]
+    if takes_raw != sorted(takes_raw, reverse=True):  # `TorchEngine` runs these before it casts
+        i = takes_raw.index(True, takes_raw.index(False))
+        raise QuarlError(f"layer 'layers.{i}' ({net.spec.layers[i].kind}) cannot run in torch: it "
+                         "must be before all that compute")  # fmt: skip
     tensors = {}
     for i, (layer, module) in enumerate(zip(net.spec.layers, net.layers, strict=True)):
         for name, tensor in module.state_dict(prefix=f"{i}.").items():

@@ -13,7 +13,7 @@ from torch import nn
 
 from quarl_nb.errors import QuarlError, brief
 from quarl_nb.quant import is_finite
-from quarl_nb.rl.layers import INPUT_DTYPES
+from quarl_nb.rl.layers import INPUT_DTYPES, Normalize
 from quarl_nb.rl.spec import Head, PolicySpec, check_no_nan
 
 # Of one observation, between any two layers: far above any policy's, and 64 MiB of float32.
@@ -29,7 +29,7 @@ class PolicyNet(nn.Module):
 
     Raises:
         QuarlError: tensors are missing, too many, of wrong shape, or not finite; or the layers
-            fit neither each other nor the head, make no finite outputs of zeros, mix
+            fit neither observations, each other nor the head, make no finite outputs of zeros, mix
             observations, or make more than `MAX_VALUES` of one.
     """
 
@@ -41,6 +41,7 @@ class PolicyNet(nn.Module):
         self.load_state_dict(dict(tensors), assign=True)
         self.requires_grad_(False)
         self.eval()
+        self._check_normalization()
         self._check_outputs()
 
     def with_head(self, kind: str | None) -> PolicyNet:
@@ -58,6 +59,17 @@ class PolicyNet(nn.Module):
     @property
     def recurrent(self) -> bool:
         return any(layer.kind == "gru_cell" for layer in self.spec.layers)
+
+    def _check_normalization(self) -> None:
+        """Refuse statistics of anything but raw observations: what runs a policy broadcasts none,
+        and normalizes in the type that the first layer takes."""
+        shape = self.spec.obs_shape
+        for i, layer in enumerate(self.layers):
+            if isinstance(layer, Normalize) and (i > 0 or layer.mean.shape != shape):
+                raise QuarlError(
+                    f"layer 'layers.{i}' (normalize) has statistics {list(layer.mean.shape)}; "
+                    f"allowed: {list(shape)}, those of observations, as the first layer"
+                )
 
     def _check_outputs(self) -> None:
         """Refuse a description by what becomes of one observation of zeros."""

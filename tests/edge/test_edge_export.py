@@ -483,7 +483,8 @@ GRU = ("gru_cell", {"input_size": 6, "hidden_size": 6})
     [
         (((6,), linear(6, 4), "elu", linear(4, 2)), {}, "layer 'layers.1' (elu) has no form in C"),
         (((3, 9, 9), CONV, "relu", "flatten", linear(196, 2)), {}, "'layers.0' (conv2d) has no"),
-        (((6,), "identity", NORMALIZE, linear(6, 2)), {}, "'layers.1' (normalize) has no form"),
+        (((6,), "identity", ("divide", {"by": 255.0}), linear(6, 2)), {},
+         "'layers.1' (divide) has no form"),
         (((6,), GRU), {}, "gru_cell"),
         (((2, 3), linear(3, 4), "flatten", linear(8, 2)), {}, "(linear) takes vectors of 3, not 6"),
         (((6,), linear(6, 2)), {"precision": "fp16"}, "unknown precision of an export 'fp16'"),

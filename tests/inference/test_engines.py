@@ -251,6 +251,8 @@ BYTES_CNN = ((3, 9, 9), ("divide", {"by": 255.0}), *SMALL_CNN[1:])
         (((4,), GRU), "fp32", {}, "layer 'layers.0' (gru_cell) cannot run in fp32"),
         (((4,), GRU), "int8", {}, "layer 'layers.0' (gru_cell) cannot run in int8"),
         (((4,), GRU), "fp32", {"runtime": "torch"}, "'gru_cell' cannot run"),
+        (((4,), "flatten", ("divide", {"by": 255.0}), linear(4, 2)), "fp16", {"runtime": "torch"},
+         "layer 'layers.1' (divide) cannot run in torch: it must be before all that compute"),
         (SMALL_CNN, "int4", {}, "layer 'layers.0' (conv2d) cannot run in int4"),
         (SMALL_CNN, "int8", {}, "need calibration observations of [3, 9, 9], got none"),
         (SMALL_CNN, "int8", {"calibration": normal(4, 3)}, "got [4, 3]"),

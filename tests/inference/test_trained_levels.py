@@ -37,6 +37,16 @@ def reference(net: PolicyNet, obs: np.ndarray) -> np.ndarray:
         return net(torch.as_tensor(obs)).numpy()
 
 
+def test_outputs_on_levels_are_real_numbers(make_policy, set_levels):
+    """No weights follow that would take the levels themselves."""
+    net = make_policy((2, 8, 8), ("divide", {"by": 255.0}), conv(2, 8), "relu", "flatten",
+                      linear(288, 3), levels(8))  # fmt: skip
+    set_levels(net, FRAMES)
+    got = open_engine(build_payload(net, "int8", calibration=FRAMES)).run(FRAMES)
+    assert got.dtype == np.float32
+    assert np.abs(got - reference(net, FRAMES)).max() < 0.02 * np.ptp(reference(net, FRAMES))
+
+
 @pytest.mark.parametrize("bits", [2, 8, 12])
 def test_fp32_rounds_to_the_levels_as_the_policy_does(make_policy, set_levels, bits):
     net = make_policy((5,), linear(5, 16), "tanh", levels(bits), linear(16, 3))

@@ -300,6 +300,20 @@ def test_a_variance_that_epsilon_makes_negative_is_refused() -> None:
         PolicyNet(PolicySpec("ppo", None, (2,), layers, Head("argmax")), tensors)
 
 
+@pytest.mark.parametrize(("place", "shape"), [(0, [1]), (0, []), (0, [1, 2]), (1, [2])])
+def test_statistics_are_of_raw_observations_and_of_their_shape(place: int, shape: list) -> None:
+    """Torch would broadcast them, C would read beyond them."""
+    normalize = Layer("normalize", {"shape": shape, "epsilon": 1e-8, "clip": 10.0})
+    layers = [Layer("flatten"), LINEAR]
+    layers.insert(place, normalize)
+    tensors = {f"layers.{place}.mean": torch.zeros(shape, dtype=torch.float64),
+               f"layers.{place}.var": torch.ones(shape, dtype=torch.float64),
+               "layers.2.weight": WEIGHT, "layers.2.bias": BIAS}  # fmt: skip
+    message = rf"'layers.{place}' \(normalize\) has statistics \[.*\]; allowed: \[2\], those of"
+    with pytest.raises(QuarlError, match=message):
+        PolicyNet(PolicySpec("ppo", None, (2,), tuple(layers), Head("argmax")), tensors)
+
+
 @pytest.mark.parametrize("kind", ["clip", "tanh_scale"])
 def test_no_action_leaves_bounds_that_float32_does_not_have(kind) -> None:
     # The nearest float32 of pi is above it, that of 0.1 too, and of -0.7 it is within.

@@ -9,6 +9,7 @@ import logging
 import os
 import zipfile
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -266,6 +267,9 @@ def test_normalization_is_the_first_step(normalized: BaseAlgorithm, tmp_path: Pa
         assert net.spec.layers[0].kind == "normalize"
         np.testing.assert_array_equal(net.act(obs)[0], expected)
     assert policy_from_model(model).spec.env_id == PENDULUM
+    of_one = replace(statistics, mean=statistics.mean[:1], var=statistics.var[:1])
+    with pytest.raises(QuarlError, match=r"has statistics \[1\]; allowed: \[3\]"):
+        policy_from_model(reopened, normalization=of_one)
 
 
 class Parts(gym.Env):
