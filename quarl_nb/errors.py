@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from numbers import Integral, Real
+from types import UnionType
 from typing import Any
 
 INTERRUPTED = 130  # exit status after Ctrl-C, as a shell's: 128 and the signal's number
@@ -43,6 +44,15 @@ def check_counts(least: int, **values: int) -> None:
         if not is_whole(value):
             raise QuarlError(f"{name} must be a whole number, not {value!r}")
         check_at_least(least, **{name: value})
+
+
+def check_values(
+    kind: type | UnionType, fits: Callable[[Any], bool], allowed: str, **values: Any
+) -> None:
+    """Raise a QuarlError naming the first of `values` that is not of `kind`, or does not fit."""
+    for name, value in values.items():
+        if not isinstance(value, kind) or not fits(value):
+            raise QuarlError(f"{name} must be {allowed}, not {value!r}")
 
 
 def check_seeds(*seeds: int) -> None:

@@ -5,15 +5,24 @@ from __future__ import annotations
 import inspect
 import math
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from numbers import Real
 from typing import Any
 
 import torch
 from stable_baselines3 import DDPG, DQN, SAC, TD3
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 
-from quarl_nb.errors import QuarlError, check_choice, check_counts, check_seeds, one_line
+from quarl_nb.errors import (
+    QuarlError,
+    check_at_least,
+    check_choice,
+    check_counts,
+    check_seeds,
+    check_values,
+    one_line,
+)
 from quarl_nb.rl.d4pg import D4PG
 from quarl_nb.rl.envs import make_env
 from quarl_nb.rl.fast_cnn import training_dtype
@@ -28,6 +37,11 @@ POLICY_WIDTH = 2048
 CRITIC_WIDTH = 512
 WARM_UP = 0.15
 RATES = ("learning_rate", "actor_learning_rate")
+# What SB3 takes as it comes: out of range it fails at the first update, or trains something else.
+COUNTS = ("buffer_size", "n_steps", "policy_delay", "target_update_interval")
+SHARES = ("exploration_final_eps", "exploration_fraction", "exploration_initial_eps", "gamma",
+          "tau")  # fmt: skip
+DEVIATIONS = ("target_noise_clip", "target_policy_noise")
 # Parameters of algorithms that `make_algorithm` sets, and those that ActorQ refuses or has its own
 # settings for.
 _NO_OPTIONS = {
@@ -67,8 +81,8 @@ def make_algorithm(
     Raises:
         QuarlError: an unknown algorithm or environment, an algorithm that cannot act there,
             observations of another space than Box, or images, a seed or device that there is not,
-            networks that do not fit into its memory, autocast of another algorithm than D4PG and
-            DQN.
+            networks that do not fit into its memory, an option out of its range, autocast of
+            another algorithm than D4PG and DQN.
     """
     kind = ALGORITHMS[check_choice("algorithm of ActorQ", algo, ALGORITHMS)]
     check_counts(1, width=width, critic_width=critic_width)
@@ -81,6 +95,7 @@ def make_algorithm(
             options["autocast"] = torch.bfloat16
         else:
             policy = HalfDQNPolicy
+    _check_ranges(options)
     for name in RATES:
         if isinstance(rate := options.get(name), str):
             options[name] = _schedule(rate)
@@ -127,6 +142,8 @@ def _made(what: str, misfit: str) -> Iterator[None]:
         raise QuarlError(f"{misfit}: {error}".partition("\n")[0]) from error
     # torch: larger than memory, or int64; an option of its optimizers that is out of range
     except (RuntimeError, TypeError, MemoryError, ValueError) as error:
+        if isinstance(error.__cause__, KeyboardInterrupt):  # amid a class: before Python 3.12
+            raise error.__cause__ from None
         raise QuarlError(f"{what} cannot be made: {one_line(error)}") from error
 
 
@@ -138,6 +155,17 @@ def warmed_up(peak: float) -> Callable[[float], float]:
     actors saturate by them and no longer try anything else.
     """
     return lambda remaining: peak * min((1 - remaining) / WARM_UP, remaining / (1 - WARM_UP))
+
+
+def _check_ranges(options: Mapping[str, Any]) -> None:
+    def given(names: Iterable[str]) -> dict[str, Any]:
+        return {name: options[name] for name in names if name in options}
+
+    check_counts(1, **given(COUNTS))
+    check_at_least(0, **given(DEVIATIONS))
+    check_values(Real, lambda x: 0 <= x <= 1, "from 0 to 1", **given(SHARES))
+    # Clipping to a negative norm would turn the gradient around.
+    check_values(Real, lambda x: x > 0, "above 0", **given(["max_grad_norm"]))
 
 
 def _schedule(text: str) -> Callable[[float], float]:

@@ -10,6 +10,8 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 from gymnasium.envs.registration import EnvSpec
+from gymnasium.wrappers import HumanRendering, OrderEnforcing, PassiveEnvChecker, TimeLimit
+from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from stable_baselines3.common.vec_env import (
     VecEnvWrapper,
@@ -31,6 +33,8 @@ from quarl_nb.rl.envs import (
 from quarl_nb.rl.fits import check_spaces
 from quarl_nb.rl.spec import PolicySpec
 
+# Wrappers that observations, rewards and ends of episodes are the same without.
+UNCHANGING = (Monitor, HumanRendering, OrderEnforcing, PassiveEnvChecker)
 GIVE_ONE = "give ActorQ(env=...) a function that makes one environment"
 
 
@@ -77,13 +81,18 @@ def _make_castable(make: Callable[[], gym.Env], dtype: np.dtype | None) -> gym.E
 
 def _like_the_algorithms(algorithm: OffPolicyAlgorithm) -> Callable[[], gym.Env]:
     """Makes what the algorithm acts in, without the layers that SB3 itself puts around."""
-    spec = _spec(algorithm)
+    own = _environment(algorithm)
+    spec = _spec(own)
     make = partial(_make, spec)
     try:
         # Atari's wrappers do not record their arguments; those of our own are known.
         if is_atari(spec.id) and _without_monitor(make_env(spec.id).spec) == spec:
             return partial(make_env, spec.id)
-        make().close()
+        again = make()
+        alike = _wrappers(again) == _wrappers(own)
+        close(again)
+        if not alike:  # a spec has one time limit, which `gym.make` puts innermost
+            raise QuarlError("its spec keeps neither two time limits nor the place of one")
     except Exception as error:  # of gymnasium, of a wrapper, of the environment
         raise QuarlError(
             f"the algorithm's environment cannot be built anew: {one_line(error)}; {GIVE_ONE}"
@@ -91,20 +100,35 @@ def _like_the_algorithms(algorithm: OffPolicyAlgorithm) -> Callable[[], gym.Env]
     return make
 
 
+def _wrappers(env: gym.Env) -> list[tuple[type, int | None]]:
+    """Those that change what is acted in, from the outermost in; with the steps of a time limit."""
+    found = []
+    while isinstance(env, gym.Wrapper):
+        if not isinstance(env, UNCHANGING):
+            limit = env._max_episode_steps if isinstance(env, TimeLimit) else None
+            found.append((type(env), limit))
+        env = env.env
+    return found
+
+
 def _make(spec: EnvSpec) -> gym.Env:
     silence_mujoco_deprecations()
     return gym.make(spec)
 
 
-def _spec(algorithm: OffPolicyAlgorithm) -> EnvSpec:
+def _environment(algorithm: OffPolicyAlgorithm) -> Any:
+    """The first that the algorithm itself acts in; None where they are not in this process."""
     vec: Any = algorithm.env
     while isinstance(vec, VecEnvWrapper):
         if not isinstance(vec, VecTransposeImage | VecMonitor):
             raise QuarlError(f"actors step without {type(vec).__name__}; {GIVE_ONE}")
         vec = vec.venv
-    inner = getattr(vec, "envs", [None])[0]
+    return getattr(vec, "envs", [None])[0]
+
+
+def _spec(env: gym.Env | None) -> EnvSpec:
     with users_own("environment's spec"):
-        spec = None if inner is None else _without_monitor(inner.spec)
+        spec = None if env is None else _without_monitor(env.spec)
     if spec is None:
         raise QuarlError(f"the algorithm's environment has no gymnasium spec; {GIVE_ONE}")
     return spec

@@ -157,10 +157,14 @@ def _add_one_by_one(buffer: Any, sent: Transitions, env: int, actions: np.ndarra
 
 
 def unused_hooks(algorithm: OffPolicyAlgorithm) -> list[str]:
-    """What a subclass changes of SB3's own collecting of transitions, which actors replace."""
-    hooks = ("collect_rollouts", "_sample_action", "_store_transition")
-    return [name for name in hooks
-            if getattr(type(algorithm), name) is not getattr(OffPolicyAlgorithm, name)]  # fmt: skip
+    """What a user's subclass changes of SB3's own collecting of transitions, which actors
+    replace."""
+    found = []
+    for name in ("collect_rollouts", "predict", "_sample_action", "_store_transition"):
+        owner = next(kind for kind in type(algorithm).__mro__ if name in vars(kind))
+        if owner.__module__.partition(".")[0] not in ("stable_baselines3", "sb3_contrib"):
+            found.append(name)
+    return found
 
 
 def check_algorithm(algorithm: Any) -> None:

@@ -44,7 +44,7 @@ def train_once(algorithm: OffPolicyAlgorithm) -> None:
     """
     state: Any = algorithm
     interval = getattr(algorithm, "target_update_interval", 1)
-    counts_calls = type(algorithm)._on_step is not OffPolicyAlgorithm._on_step  # as DQN does
+    counts_calls = hasattr(algorithm, "_n_calls")  # as DQN's and QR-DQN's `_on_step` does
     due = counts_calls or state._n_updates % interval == 0
     with nullcontext() if due else _set_on(algorithm, tau=0.0):
         algorithm.train(gradient_steps=1, batch_size=algorithm.batch_size)

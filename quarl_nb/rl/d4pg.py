@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from numbers import Real
-from types import UnionType
 from typing import Any, ClassVar
 
 import torch
@@ -27,7 +25,7 @@ from stable_baselines3.td3.policies import Actor
 from torch.nn import functional as F
 from torch.nn.utils import clip_grad_norm_
 
-from quarl_nb.errors import QuarlError, check_counts
+from quarl_nb.errors import QuarlError, check_counts, check_values
 from quarl_nb.rl.d4pg_policies import CategoricalCritic, CnnPolicy, D4PGPolicy, MultiInputPolicy
 from quarl_nb.rl.distributional import bellman_target, mean_value
 
@@ -106,13 +104,14 @@ class D4PG(TD3):
         if autocast not in (None, torch.bfloat16):
             raise QuarlError(f"D4PG's autocast is None or torch.bfloat16, got {autocast}")
         check_counts(1, n_steps=n_steps, target_update_period=target_update_period)
-        _check(Real, lambda x: 0 <= x <= 1, "from 0 to 1", tau=tau, gamma=options.get("gamma", 1))
+        shares = {"tau": tau, "gamma": options.get("gamma", 1)}
+        check_values(Real, lambda x: 0 <= x <= 1, "from 0 to 1", **shares)
         # Clipping to a negative norm would turn the gradient around.
-        _check(Real, lambda x: x > 0, "above 0", max_grad_norm=max_grad_norm)
+        check_values(Real, lambda x: x > 0, "above 0", max_grad_norm=max_grad_norm)
         optional = {"max_dqda_norm": max_dqda_norm}
         if not callable(actor_learning_rate):
             optional["actor_learning_rate"] = actor_learning_rate
-        _check(Real | None, lambda x: x is None or x > 0, "above 0 or None", **optional)
+        check_values(Real | None, lambda x: x is None or x > 0, "above 0 or None", **optional)
         distribution = {"n_atoms": n_atoms, "v_min": v_min, "v_max": v_max}
         super().__init__(
             policy,
@@ -254,12 +253,3 @@ class D4PG(TD3):
         return super().learn(
             total_timesteps, callback, log_interval, tb_log_name, reset_num_timesteps, progress_bar
         )
-
-
-def _check(
-    kind: type | UnionType, fits: Callable[[Any], bool], allowed: str, **options: Any
-) -> None:
-    """Raise a QuarlError naming the first of `options` that is not of `kind`, or does not fit."""
-    for name, value in options.items():
-        if not isinstance(value, kind) or not fits(value):
-            raise QuarlError(f"{name} must be {allowed}, not {value!r}")

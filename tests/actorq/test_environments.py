@@ -137,6 +137,43 @@ def test_what_cannot_be_built_anew_asks_for_a_function(small_dqn):
     fails(f"actors step without VecFrameStack; {asked}", small_dqn(stacked))
 
 
+def never_done(**options):
+    """Action 1 does not take the car to its goal: what ends an episode is a limit."""
+    return gym.make("MountainCar-v0", **options)
+
+
+def limited(env, steps):
+    return gym.wrappers.TimeLimit(env, steps)
+
+
+def steps_of_an_episode(env):
+    env.reset(seed=0)
+    steps = 1
+    while not any(env.step(1)[2:4]):
+        steps += 1
+    return steps
+
+
+@pytest.mark.parametrize("make, steps", [
+    (lambda: never_done(max_episode_steps=50), 50),
+    (lambda: never_done(disable_env_checker=True, render_mode="rgb_array"), 200),
+    (lambda: limited(never_done(max_episode_steps=-1), 30), 30),
+    (lambda: gym.wrappers.MaxAndSkipObservation(never_done(max_episode_steps=40), 4), 10),
+])  # fmt: skip
+def test_actors_episodes_end_where_the_algorithms_do(small_dqn, make, steps):
+    env = ActorQ(small_dqn(make()), engine="serial").make_env()
+    assert steps_of_an_episode(env) == steps_of_an_episode(make()) == steps
+
+
+@pytest.mark.parametrize("make", [
+    lambda: limited(never_done(), 1000),  # it ends at 200 all the same
+    lambda: limited(gym.wrappers.MaxAndSkipObservation(never_done(), 4), 40),  # of four steps each
+])  # fmt: skip
+def test_a_time_limit_that_a_spec_would_move_asks_for_a_function(small_dqn, make):
+    message = r"neither two time limits nor the place of one; give ActorQ\(env=...\)"
+    fails(message, small_dqn(make()))
+
+
 def test_clipped_rewards_of_atari_are_not_dropped_silently(small_dqn):
     model = small_dqn(make_atari_env("PongNoFrameskip-v4"), buffer_size=10)
     fails("wrapper does not inherit .*a function that makes one environment", model)

@@ -15,7 +15,7 @@ from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.logger import Logger, configure
 from stable_baselines3.common.vec_env import VecNormalize
 
-from quarl_nb.actorq.algorithms import make_algorithm
+from quarl_nb.actorq.algorithms import ALGORITHMS, make_algorithm
 from quarl_nb.actorq.learner import Learner
 from quarl_nb.actorq.settings import Settings, Transitions
 from quarl_nb.errors import QuarlError, UnavailableError
@@ -395,6 +395,17 @@ def test_a_gpus_policy_is_a_copy_that_is_brought_up_to_date(algo, env_id):
     now = learner.policy()(torch.from_numpy(obs).float())
     assert torch.equal(now, policy_from_model(model)(torch.from_numpy(obs).float()))
     assert not torch.equal(now, before)
+
+
+def test_ctrl_c_amid_a_class_that_torch_makes_is_no_bad_option(monkeypatch):
+    """Before 3.12 Python raises a RuntimeError from what interrupts a class's `__set_name__`."""
+
+    def interrupted(*_, **__):
+        raise RuntimeError("Error calling __set_name__") from KeyboardInterrupt()
+
+    monkeypatch.setitem(ALGORITHMS, "dqn", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        make_algorithm("dqn", "CartPole-v1", width=8)
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])

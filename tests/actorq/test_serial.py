@@ -160,7 +160,9 @@ def test_what_the_algorithm_would_explore_by_is_warned_of(small_dqn, caplog):
     assert len(caplog.messages) == 1
 
 
-@pytest.mark.parametrize("hook", ["collect_rollouts", "_sample_action", "_store_transition"])
+@pytest.mark.parametrize(
+    "hook", ["collect_rollouts", "predict", "_sample_action", "_store_transition"]
+)
 def test_a_hook_that_is_not_called_is_told(caplog, hook):
     class Scaled(DQN): ...
 

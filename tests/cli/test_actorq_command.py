@@ -431,6 +431,24 @@ def test_an_option_that_there_is_not_is_one_line(given, message, tmp_path, capsy
     assert not (tmp_path / "new").exists()
 
 
+@pytest.mark.parametrize(("algo", "given", "message"), [
+    ("td3", "policy_delay=0", "policy_delay must be at least 1, not 0"),
+    ("td3", "target_policy_noise=-0.1", "target_policy_noise must be at least 0, not -0.1"),
+    ("sac", "target_update_interval=0", "target_update_interval must be at least 1, not 0"),
+    ("sac", "tau=-1", "tau must be from 0 to 1, not -1.0"),
+    ("ddpg", "gamma=7", "gamma must be from 0 to 1, not 7.0"),
+    ("ddpg", "n_steps=0", "n_steps must be at least 1, not 0"),
+    ("dqn", "buffer_size=-4", "buffer_size must be at least 1, not -4"),
+    ("dqn", "exploration_fraction=-1", "exploration_fraction must be from 0 to 1, not -1.0"),
+    ("dqn", "max_grad_norm=-1", "max_grad_norm must be above 0, not -1.0"),
+])  # fmt: skip
+def test_an_option_out_of_its_range_is_one_line(algo, given, message, capsys):
+    """SB3 takes them, and fails when the buffer is warm or trains something else."""
+    env_id = "CartPole-v1" if algo == "dqn" else "Pendulum-v1"
+    assert main([*SERIAL, "--env", env_id, "--algo", algo, "--set", given]) == 2
+    assert capsys.readouterr().err == f"error: {message}\n"
+
+
 def test_no_steps_are_refused(capsys):
     assert main([*SERIAL, "--env", "CartPole-v1", "--steps", "0"]) == 2
     assert capsys.readouterr().err == "error: total_steps must be at least 1, not 0\n"

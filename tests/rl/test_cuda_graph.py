@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from stable_baselines3 import DDPG
+from stable_baselines3 import DDPG, SAC
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import VecNormalize
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -93,6 +93,22 @@ def test_sac_moves_its_targets_as_often_as_asked_though_updates_are_single(inter
         assert in_one_call or moved == [*range(interval, 7, interval)]
         assert model.tau == 0.005
     assert finals[0].equal(finals[1])
+
+
+def test_a_sac_that_watches_its_steps_is_one_all_the_same():
+    """DQN counts steps in `_on_step`; that a subclass has its own does not tell that it counts."""
+
+    class Watching(SAC):
+        def _on_step(self):
+            self.watched = True
+
+    model, _ = filled("sac", learning_rate=1e-2, target_update_interval=3)
+    model.__class__ = Watching
+    targets = []
+    for _ in range(7):
+        train_once(model)
+        targets.append(model.critic_target.state_dict()["qf0.0.weight"].clone())
+    assert [i for i in range(1, 7) if not targets[i].equal(targets[i - 1])] == [3, 6]
 
 
 def trained(model, update, n):

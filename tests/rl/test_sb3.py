@@ -283,6 +283,12 @@ class Parts(gym.Env):
         return self.observation_space.sample(), {}
 
 
+def test_dictionaries_are_called_what_they_are_not_their_extractor() -> None:
+    model = sb3.DQN("MultiInputPolicy", Parts(), buffer_size=10, device="cpu")
+    with pytest.raises(QuarlError, match="^unsupported observation space Dict; known: Box"):
+        policy_from_model(model)
+
+
 def test_normalized_dictionaries_are_called_what_they_are(tmp_path: Path) -> None:
     parts = VecNormalize(DummyVecEnv([Parts]), norm_obs_keys=["a"])
     sb3.PPO("MultiInputPolicy", parts, device="cpu").save(tmp_path / "model.zip")

@@ -88,6 +88,7 @@ def policy_from_model(
     policy = model.policy
     if env_id is None and tensors is None:
         warn_of_changes(model)
+    observations = obs_of(model.observation_space)
     _check_known(type(policy).__module__, class_path(policy.features_extractor_class))
     if tensors is None:
         tensors = {k: t.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
@@ -97,7 +98,7 @@ def policy_from_model(
     actor, activation = getattr(policy, "actor", None), repr(policy.activation_fn)
     acting = Acting(
         algorithm_of(tensors, vars(model)),
-        obs_of(model.observation_space),
+        observations,
         action_of(model.action_space),
         _stated_activation(activation) or kind_of_class(activation),
         squash=bool(policy.squash_output),
