@@ -161,6 +161,7 @@ def _check_ranges(options: Mapping[str, Any]) -> None:
     def given(names: Iterable[str]) -> dict[str, Any]:
         return {name: options[name] for name in names if name in options}
 
+    check_counts(0, **given(["learning_starts"]))
     check_counts(1, **given(COUNTS))
     check_at_least(0, **given(DEVIATIONS))
     check_values(Real, lambda x: 0 <= x <= 1, "from 0 to 1", **given(SHARES))

@@ -62,7 +62,8 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     actorq.add_argument("--seed", type=int, default=0, help="default: 0")
     actorq.add_argument("--checkpoint", type=place, metavar="FILE",
                         help="written every minute, and gone on from where there is one")
-    actorq.add_argument("--to", type=place, metavar="DIR", help="save the policy there")
+    actorq.add_argument("--to", type=place, metavar="DIR",
+                        help="save the policy there, in place of one that is there")
     actorq.add_argument("--record", type=place, metavar="FILE",
                         help="write what was measured there, as JSON: returns, clocks, energy "
                              "(none of --engine ray: the meter sees no cluster)")

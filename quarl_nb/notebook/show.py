@@ -12,7 +12,7 @@ import pandas as pd
 from IPython.display import HTML, Image, Markdown, display
 from matplotlib.figure import Figure
 
-from quarl_nb.report.claims import Claim
+from quarl_nb.report.claims import Claim, named_source
 from quarl_nb.report.style import STYLE, NothingToDrawError
 from quarl_nb.report.texts import counted
 
@@ -26,7 +26,9 @@ def quote_claims(claims: Iterable[Claim]) -> Markdown:
     """What was published, word for word, and where; a sentence that several claims quote once."""
     places: dict[str, list[str]] = {}
     for claim in claims:
-        places.setdefault(claim.sentence, []).extend([claim.source, *claim.also])
+        where = places.setdefault(claim.sentence, [])
+        where.append(named_source(claim.source))
+        where += [f"in other words or the same: {named_source(other)}" for other in claim.also]
     return Markdown("\n\n".join(
         f"> “{sentence}”\n>\n> — {'; '.join(dict.fromkeys(where))}"
         for sentence, where in places.items()
@@ -42,7 +44,8 @@ def tell_verdicts(found: pd.DataFrame) -> Markdown:
     lines = []
     for _, row in found.iterrows():
         measured = f" {row['measured']} ({row['profile']} profile)." if row["measured"] else ""
-        lines.append(f"- **{row['verdict']}**: “{row['sentence']}” ({row['source']}).{measured} "
+        lines.append(f"- **{row['verdict']}**: “{row['sentence']}” ({named_source(row['source'])})."
+                     f"{measured} "
                      f"*Holds if:* {row['decision']}.")
     return Markdown("\n".join(lines))
 

@@ -79,6 +79,9 @@ FAMILIES: Mapping[str, tuple[str, ...]] = {
     "ptq": ptq.site.STUDIES,
     "edge": edge.site.STUDIES,
 }
+# The papers in `shared/seeds`.
+DOCUMENTS = {"000": "QuaRL 2022", "001": "QuaRL 2019", "002": "ActorQ blog", "003": "ActorQ 2021",
+             "004": "publication list"}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -87,7 +90,7 @@ class Claim:
 
     Args:
         sentence: quoted.
-        source: seed document and place; `also` lists those that repeat it.
+        source: seed document and place; `also` lists those that say it too, in other words or not.
         metric: what is measured.
         decision: the rule in words.
         study: whose records decide; `FAMILIES` says which others are read with them.
@@ -110,6 +113,11 @@ class Claim:
 
     def __post_init__(self) -> None:
         check_choice(f"rule of claim {self.id!r}", self.rule, RULES)
+
+
+def named_source(source: str) -> str:
+    """"003, Section 2" with the seed document by its name: "ActorQ 2021, Section 2"."""
+    return DOCUMENTS[source[:3]] + source[3:]
 
 
 def load_claims(path: Path | None = None) -> list[Claim]:

@@ -9,6 +9,7 @@ from textwrap import shorten
 import pandas as pd
 
 from quarl_nb.errors import QuarlError
+from quarl_nb.report.claims import named_source
 from quarl_nb.report.ptq.tables import row_names
 from quarl_nb.report.stats import Interval
 from quarl_nb.report.texts import percent, percent_interval, return_text, without_tex
@@ -34,8 +35,6 @@ TOPICS = {
     "loading": "ActorQ: what actors and messages cost (08)",
     "edge": "Navigation on a small board (10)",
 }
-DOCUMENTS = {"000": "QuaRL 2022", "001": "QuaRL 2019", "002": "ActorQ blog", "003": "ActorQ 2021",
-             "004": "publication list"}  # fmt: skip
 
 
 def scoreboard(found: pd.DataFrame) -> str:
@@ -50,11 +49,12 @@ def scoreboard(found: pd.DataFrame) -> str:
     lines = _table(["claims about (notebook)", *VERDICTS],
                    [[topic, *map(str, row)] for topic, *row in counts.itertuples()],
                    right=VERDICTS)  # fmt: skip
-    told = [[f"“{without_tex(row['sentence'])}”", _source(row), f"**{row['verdict']}**",
+    told = [[f"“{without_tex(row['sentence'])}”", named_source(row["source"]),
+             f"**{row['verdict']}**",
              shorten(row["measured"], MEASURED_CHARACTERS, placeholder=" ...")]
             for _, row in found.iterrows()
             if ", abstract" in row["source"] + row["also"]]  # fmt: skip
-    lines += ["", COUNTED, "", "What the abstracts claim:", ""]
+    lines += ["", COUNTED, "", "What the abstracts claim, in these words or others:", ""]
     lines += _table(["claim", "source", "verdict", "measured"], told)
     return _page(lines)
 
@@ -70,8 +70,9 @@ def claims_page(found: pd.DataFrame) -> str:
              "(../../docs/method.md). Sentences are quoted; what is said of one in brackets "
              "after its source is ours."]  # fmt: skip
     for topic, rows in found.groupby(found["study"].map(TOPICS), sort=False):
-        cells = [[f"“{without_tex(row['sentence'])}”", _source(row), f"**{row['verdict']}**",
-                  row["measured"], row["decision"]] for _, row in rows.iterrows()]  # fmt: skip
+        cells = [[f"“{without_tex(row['sentence'])}”", named_source(row["source"]),
+                  f"**{row['verdict']}**", row["measured"], row["decision"]]
+                 for _, row in rows.iterrows()]  # fmt: skip
         lines += ["", f"## {topic}", ""]
         lines += _table(["claim", "source", "verdict", "measured", "reproduced if"], cells)
     return _page(lines)
@@ -103,12 +104,6 @@ def table4(rows: pd.DataFrame) -> str:
                       f"{eight['published']:g}", earned[1], percent(eight["published_loss"]),
                       percent_interval(Interval.of(eight, "loss")), str(eight["verdict"])])
     return _page([*lines, *_table(columns, cells, right=columns[1:-1])])
-
-
-def _source(claim: pd.Series) -> str:
-    """Where the sentence stands, the seed document by its name."""
-    number, place = claim["source"].split(", ", 1)
-    return f"{DOCUMENTS[number]}, {place}"
 
 
 def _table(

@@ -438,6 +438,7 @@ def test_an_option_that_there_is_not_is_one_line(given, message, tmp_path, capsy
     ("sac", "tau=-1", "tau must be from 0 to 1, not -1.0"),
     ("ddpg", "gamma=7", "gamma must be from 0 to 1, not 7.0"),
     ("ddpg", "n_steps=0", "n_steps must be at least 1, not 0"),
+    ("dqn", "learning_starts=-5", "learning_starts must be at least 0, not -5"),
     ("dqn", "buffer_size=-4", "buffer_size must be at least 1, not -4"),
     ("dqn", "exploration_fraction=-1", "exploration_fraction must be from 0 to 1, not -1.0"),
     ("dqn", "max_grad_norm=-1", "max_grad_norm must be above 0, not -1.0"),

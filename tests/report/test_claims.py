@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 
 from quarl_nb.errors import QuarlError
+from quarl_nb.notebook import quote_claims
 from quarl_nb.report import claims
 from quarl_nb.report.ptq import rules
 
@@ -143,3 +144,11 @@ def test_a_verdict_has_the_interval_and_the_profiles_of_its_own_records(records)
     both = claims.verdicts(lambda study: frame if study == "ptq" else pd.DataFrame())
     assert both.set_index("id").loc["ptq-8-bits-limited-impact", "profile"] == "full+quick+smoke"
     assert claims.verdicts(lambda study: frame, []).empty and claims.studies([]) == []
+
+
+def test_documents_are_called_by_their_names() -> None:
+    assert claims.named_source("003, Section 2") == "ActorQ 2021, Section 2"
+    claim = {claim.id: claim for claim in claims.load_claims()}["qat-beats-ptq"]
+    told = quote_claims([claim]).data
+    assert told.endswith("— QuaRL 2019, abstract; in other words or the same: ActorQ 2021 Appendix "
+                         "B.2; in other words or the same: publication list")  # fmt: skip

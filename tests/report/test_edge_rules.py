@@ -54,9 +54,10 @@ def test_claims_can_be_judged_by_what_boards_measured_alone() -> None:
 
 
 def test_time_is_told_but_not_judged_away_from_the_papers_board() -> None:
-    found = edge.rules.int8_speedup(timed(30.0), ["Policy II", "Policy III"], low=18)
+    records = timed(30.0).assign(**{"provenance.cpu": "CPU X"})
+    found = edge.rules.int8_speedup(records, ["Policy II", "Policy III"], low=18)
     assert found.verdict == "inconclusive"
-    assert "on this machine in C Policy II 30.00x, Policy III 30.00x" in found.measured
+    assert "on CPU X in C Policy II 30.00x, Policy III 30.00x" in found.measured
     assert "modelled for Raspberry Pi 3B" in found.measured
     assert "not measured on a Raspberry Pi 3B" in found.measured
     other = on_the_board({"256x3": 30.0}, "Raspberry Pi 4 Model B")

@@ -254,6 +254,7 @@ def test_the_full_profile_has_both_baselines_and_three_seeds():
     ({"steps": -1}, "steps must be at least 0, not -1"),
     ({"evaluations": -1}, "evaluations must be at least 0, not -1"),
     ({"episodes": 0}, "episodes must be at least 1, not 0"),
+    ({"autocast": "fp99"}, "unknown autocast 'fp99'; allowed: bf16"),
 ])  # fmt: skip
 def test_wrong_parameters_are_one_clear_line(parameters, message):
     with pytest.raises(QuarlError, match=message):

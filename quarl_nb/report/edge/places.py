@@ -41,7 +41,8 @@ def where_text(row: Any) -> str:
     """The machine and runtime of one time."""
     if row.source == "modelled":
         return f"modelled for {row.machine}"
-    return f"on {row.machine} in {RUNTIMES[row.runtime]}"
+    # Boards have names; of a machine here the processor is what a reader can compare with.
+    return f"on {row.processor or row.machine} in {RUNTIMES[row.runtime]}"
 
 
 def elsewhere_text(board: pd.Series) -> str:
