@@ -162,8 +162,7 @@ def read_pickle(path: str | Path) -> Any:
     except QuarlError as error:
         raise QuarlError(f"'{path}': {error}") from error
     except _DAMAGE as error:
-        what = "is no pickle, or damaged"
-        raise QuarlError(f"'{path}' {what}: {one_line(error)}") from error
+        raise QuarlError(f"'{path}' is no pickle, or damaged: {one_line(error)}") from error
 
 
 def read_vecnormalize(path: str | Path) -> ObsNormalization | None:
