@@ -24,15 +24,18 @@ COUNTED = {"policy": "policies", "task": "tasks", "network": "networks"}  # colu
 
 def quote_claims(claims: Iterable[Claim]) -> Markdown:
     """What was published, word for word, and where; a sentence that several claims quote once."""
-    places: dict[str, list[str]] = {}
+    quoted: dict[str, dict[str, None]] = {}  # in the order of the claims, each place once
+    also: dict[str, dict[str, None]] = {}
     for claim in claims:
-        where = places.setdefault(claim.sentence, [])
-        where.append(named_source(claim.source))
-        where += [f"in other words or the same: {named_source(other)}" for other in claim.also]
-    return Markdown("\n\n".join(
-        f"> “{sentence}”\n>\n> — {'; '.join(dict.fromkeys(where))}"
-        for sentence, where in places.items()
-    ))
+        quoted.setdefault(claim.sentence, {})[named_source(claim.source)] = None
+        also.setdefault(claim.sentence, {}).update(dict.fromkeys(map(named_source, claim.also)))
+    lines = []
+    for sentence, places in quoted.items():
+        text = f"> “{sentence}”\n>\n> — {'; '.join(places)}"
+        if also[sentence]:
+            text += f". Also, in these words or others: {'; '.join(also[sentence])}"
+        lines.append(text)
+    return Markdown("\n\n".join(lines))
 
 
 def tell_verdicts(found: pd.DataFrame) -> Markdown:

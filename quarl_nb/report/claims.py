@@ -117,7 +117,8 @@ class Claim:
 
 def named_source(source: str) -> str:
     """"003, Section 2" with the seed document by its name: "ActorQ 2021, Section 2"."""
-    return DOCUMENTS[source[:3]] + source[3:]
+    name, place = DOCUMENTS[source[:3]], source[3:].lstrip(", ")
+    return f"{name}, {place}" if place else name
 
 
 def load_claims(path: Path | None = None) -> list[Claim]:

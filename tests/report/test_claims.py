@@ -148,7 +148,9 @@ def test_a_verdict_has_the_interval_and_the_profiles_of_its_own_records(records)
 
 def test_documents_are_called_by_their_names() -> None:
     assert claims.named_source("003, Section 2") == "ActorQ 2021, Section 2"
-    claim = {claim.id: claim for claim in claims.load_claims()}["qat-beats-ptq"]
-    told = quote_claims([claim]).data
-    assert told.endswith("— QuaRL 2019, abstract; in other words or the same: ActorQ 2021 Appendix "
-                         "B.2; in other words or the same: publication list")  # fmt: skip
+    by_id = {claim.id: claim for claim in claims.load_claims()}
+    told = quote_claims([by_id["qat-beats-ptq"], by_id["qat-beats-ptq"]]).data
+    assert told.count("quantization aware training consistently") == 1
+    assert told.endswith("— QuaRL 2019, abstract. Also, in these words or others: ActorQ 2021, "
+                         "Appendix B.2; publication list")  # fmt: skip
+    assert quote_claims([by_id["qat-8-bits"]]).data.endswith("— ActorQ 2021, Appendix B.2")
