@@ -89,8 +89,9 @@ def make_algorithm(
     check_seeds(seed)
     check_device(device)
     policy: Any = "MlpPolicy"
+    check_autocast(algo, autocast)
     if autocast:
-        _check_autocast(algo, autocast, device)
+        _warn_of_slow_autocast(device)
         if algo == "d4pg":
             options["autocast"] = torch.bfloat16
         else:
@@ -181,10 +182,20 @@ def _schedule(text: str) -> Callable[[float], float]:
         raise QuarlError(f"learning rate {text!r} is no number, nor like {allowed}") from None
 
 
-def _check_autocast(algo: str, autocast: str, device: str) -> None:
+def check_autocast(algo: str, autocast: str) -> None:
+    """Refuse what no learner of `algo` computes in.
+
+    Raises:
+        QuarlError: neither "bf16" nor "", or another algorithm than D4PG and DQN.
+    """
+    if not autocast:
+        return
     check_choice("autocast", autocast, ("bf16",))
     if algo not in ("d4pg", "dqn"):
         raise QuarlError(f"{algo} has no autocast; allowed: d4pg, dqn")
+
+
+def _warn_of_slow_autocast(device: str) -> None:
     if training_dtype(torch.device(device)) != torch.bfloat16:
         message = f"{device} is slower in bfloat16 than in float32 here: autocast costs time"
         warnings.warn(message, RuntimeWarning, stacklevel=3)

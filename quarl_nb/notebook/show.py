@@ -24,17 +24,17 @@ COUNTED = {"policy": "policies", "task": "tasks", "network": "networks"}  # colu
 
 def quote_claims(claims: Iterable[Claim]) -> Markdown:
     """What was published, word for word, and where; a sentence that several claims quote once."""
-    quoted: dict[str, dict[str, None]] = {}  # in the order of the claims, each place once
-    also: dict[str, dict[str, None]] = {}
+    of_sentence: dict[str, list[Claim]] = {}
     for claim in claims:
-        quoted.setdefault(claim.sentence, {})[named_source(claim.source)] = None
-        also.setdefault(claim.sentence, {}).update(dict.fromkeys(map(named_source, claim.also)))
+        of_sentence.setdefault(claim.sentence, []).append(claim)
     lines = []
-    for sentence, places in quoted.items():
-        text = f"> “{sentence}”\n>\n> — {'; '.join(places)}"
-        if also[sentence]:
-            text += f". Also, in these words or others: {'; '.join(also[sentence])}"
-        lines.append(text)
+    for sentence, group in of_sentence.items():
+        places = dict.fromkeys(named_source(claim.source) for claim in group)
+        also = dict.fromkeys(named_source(other) for claim in group for other in claim.also)
+        where = "; ".join(places)
+        if also:
+            where += f". Also, in these words or others: {'; '.join(also)}"
+        lines.append(f"> “{sentence}”\n>\n> — {where}")
     return Markdown("\n\n".join(lines))
 
 
@@ -48,8 +48,7 @@ def tell_verdicts(found: pd.DataFrame) -> Markdown:
     for _, row in found.iterrows():
         measured = f" {row['measured']} ({row['profile']} profile)." if row["measured"] else ""
         lines.append(f"- **{row['verdict']}**: “{row['sentence']}” ({named_source(row['source'])})."
-                     f"{measured} "
-                     f"*Holds if:* {row['decision']}.")
+                     f"{measured} *Holds if:* {row['decision']}.")
     return Markdown("\n".join(lines))
 
 

@@ -13,8 +13,8 @@ import numpy as np
 import torch
 
 from quarl_nb.actorq import Settings
-from quarl_nb.actorq.algorithms import check_device, make_algorithm
-from quarl_nb.errors import QuarlError, check_choice, check_counts
+from quarl_nb.actorq.algorithms import check_autocast, check_device, make_algorithm
+from quarl_nb.errors import QuarlError, check_counts
 from quarl_nb.processor import usable_cores
 from quarl_nb.rl.model import gpu_of
 from quarl_nb.studies.actorq_training import train_evaluated
@@ -55,14 +55,13 @@ class ActorQStudy:
         check_device(parameters["device"])
         check_counts(0, steps=parameters["steps"], evaluations=parameters["evaluations"])
         check_counts(1, episodes=parameters["episodes"])
-        if parameters["autocast"]:
-            check_choice("autocast", parameters["autocast"], ("bf16",))
         found = []
         # A run of every kind, then the next seed: a machine that slows down slows all kinds alike.
         for env_id, seed, actor in product(
             parameters["tasks"], parameters["seeds"], parameters["actors"]
         ):
             task = get_task(env_id).on(parameters["device"])
+            check_autocast(task.algo, parameters["autocast"])
             precision, runtime = _split(actor)
             budget = {name: parameters[name] for name in (
                 "evaluations", "episodes", "device", "autocast")}  # fmt: skip
