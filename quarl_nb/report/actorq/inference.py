@@ -1,23 +1,15 @@
-"""Latency of one decision by network and engine: table, and the claim that rests on it."""
+"""Latency of decisions by network, batch and engine: rows and table."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
 
 from quarl_nb.report.actorq.actors import BASELINES, COLORS, actor_label
-from quarl_nb.report.findings import (
-    NOT_MEASURED,
-    ONE_PROCESS,
-    Finding,
-    decided,
-    measured,
-    processor,
-)
-from quarl_nb.report.stats import ALPHA, Floats, Interval, median_ratio, named_generator
+from quarl_nb.report.findings import processor
+from quarl_nb.report.stats import Floats, Interval, median_ratio, named_generator
 
 RESAMPLES = 2000
 SQUARE = re.compile(r"(\d+)x3")  # three hidden layers of one width
@@ -55,7 +47,7 @@ def latency_rows(records: pd.DataFrame) -> pd.DataFrame:
                 ratio = Interval(*3 * [float("nan")])
                 peer = engines.loc[base] if base in engines.index else None
                 if peer is not None and processor(peer) == processor(row):
-                    ratio = median_ratio(_blocks(peer), _blocks(row), generator, RESAMPLES)
+                    ratio = median_ratio(blocks_s(peer), blocks_s(row), generator, RESAMPLES)
                 line |= ratio.columns(f"over_{short}")
             found.append(line)
     order = {name: i for i, name in enumerate(COLORS)}
@@ -87,7 +79,8 @@ def _engine_row(row: pd.Series) -> dict[str, object]:
     }  # fmt: skip
 
 
-def _blocks(row: pd.Series) -> Floats:
+def blocks_s(row: pd.Series) -> Floats:
+    """Medians of a record's blocks of calls, shape [blocks]."""
     return np.asarray(row["latency_medians_s"], float)
 
 
@@ -145,41 +138,3 @@ def _times(rows: pd.DataFrame, name: str) -> list[str]:
 
 
 _RUNTIME = {"over_torch": "torch", "over_ort": "onnxruntime"}
-
-
-def int8_inference_faster(
-    records: pd.DataFrame, networks: Sequence[str], factor: float
-) -> Finding:
-    """Reproduced when int8 is surely `factor` times as fast as both fp32 baselines on every one of
-    `networks`, batch 1.
-
-    Not reproduced when surely less than both on one of them. The text tells every other network.
-    """
-    records = measured(records)
-    rows = latency_rows(records)
-    rows = rows[(rows["precision"] == "int8") & (rows["batch"] == 1)] if len(rows) else rows
-    rows = rows.dropna(subset=["over_torch", "over_ort"]) if len(rows) else rows
-    asked = rows[rows["network"].isin([*networks])] if len(rows) else rows
-    if asked.empty:
-        return NOT_MEASURED
-    faster = (asked[["over_torch_low", "over_ort_low"]] > factor).all(axis=None)
-    slower = (asked[["over_torch_high", "over_ort_high"]] < factor).all(axis=1).any()
-    verdict = decided(faster and len(asked) == len(networks), slower)
-    worst = asked.loc[asked["over_ort"].idxmin()]
-    interval = Interval.of(worst, "over_ort")
-    others = rows[~rows["network"].isin([*networks])]
-    text = _ratios_text(asked)
-    text += f"; other networks: {_ratios_text(others)}" if len(others) else ""
-    text += f" ({1 - ALPHA:.0%} intervals, {ONE_PROCESS}, in the table)"
-    keys = records[(records["batch"] == 1) & records["precision"].isin(["fp32", "int8"])]["key"]
-    return Finding(verdict, text, interval, tuple(keys))
-
-
-def _ratios_text(rows: pd.DataFrame) -> str:
-    """Of every network, by processor."""
-    found = []
-    for name, group in rows.groupby("processor"):
-        ratios = [f"{row.network} {row.over_torch:.1f}x against torch, {row.over_ort:.1f}x against "
-                  "the same runtime" for row in group.itertuples()]  # fmt: skip
-        found.append(f"{'; '.join(ratios)} on {name}")
-    return "; ".join(found)
