@@ -15,6 +15,7 @@ import psutil
 
 from quarl_nb.actorq import ActorQ, Result
 from quarl_nb.actorq.algorithms import make_algorithm
+from quarl_nb.processor import bf16_is_faster
 
 TARGET_MB = 700
 FOREVER = 10**9
@@ -22,8 +23,8 @@ FOREVER = 10**9
 
 def main(minutes: float) -> None:
     """Print each process's largest resident size in every tenth, policy 3 x 2048, int8."""
-    learner = make_algorithm("dqn", "CartPole-v1", autocast="bf16", batch_size=32,
-                             buffer_size=50_000, learning_starts=1000)  # fmt: skip
+    learner = make_algorithm("dqn", "CartPole-v1", autocast="bf16" if bf16_is_faster() else "",
+                             batch_size=32, buffer_size=50_000, learning_starts=1000)  # fmt: skip
     seen: list[tuple[float, str, float]] = []
     started = time.monotonic()
 

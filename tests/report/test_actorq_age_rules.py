@@ -63,3 +63,15 @@ def test_the_policy_is_older_where_pulls_are_rare() -> None:
     younger = frame.assign(age_mean=1 / frame["age_mean"])
     assert rare_pulls_staler(younger).verdict == "not reproduced"
     assert lower_spi_fresher(frame).verdict == "not measured"
+
+
+def test_ages_are_corrected_for_all_settings() -> None:
+    """2.5, 2.75, 3 over 2, 2.02, 2.04 is 1.36 [1.09, 1.70] at 5 %, [0.990, 1.87] at 2.5 %."""
+    made = []
+    for width in (2048, 64):
+        for spi, age, spread in ((0.1, 2.0, 0.01), (4.0, 2.5, 0.1)):
+            rows = make_records(["Cartpole Balance"], ["int8/onnxruntime"],
+                                samples_per_insert=spi, width=width)  # fmt: skip
+            made.append(rows.assign(age_mean=[age * (1 + spread * s) for s in rows["seed"]]))
+    assert lower_spi_fresher(pd.concat(made[:2], ignore_index=True)).verdict == "reproduced"
+    assert lower_spi_fresher(pd.concat(made, ignore_index=True)).verdict == "inconclusive"

@@ -28,6 +28,7 @@ from quarl_nb.render import render_notebook
 from quarl_nb.report import actorq, site
 from quarl_nb.report.actorq import tables
 from quarl_nb.report.actorq.curves import ratio
+from quarl_nb.report.actorq.runs import speedups
 from quarl_nb.report.actorq.runtime_rules import learner_waits_more
 from quarl_nb.report.actorq.table2 import returns_told, table2, table2_rows
 from quarl_nb.report.paper import published
@@ -739,3 +740,14 @@ def test_of_a_return_of_0_there_is_no_share_to_lose() -> None:
     int8 = row_of(found, actor="int8/onnxruntime")
     assert np.isnan(int8["final_loss"]) and np.isnan(int8["final_loss_p_loss"])
     assert int8["area_loss"] == 0
+
+
+def test_every_run_of_fp32_counts_alike_for_the_level() -> None:
+    """One of torch that reaches 100 and three of ORT that reach 80: a best mean of 85."""
+    def returns(_: str, actor: str, seed: int):
+        return (0, 50, 100) if actor == "fp32/torch" else (0, 50, 80)
+
+    runs = make_records(["Walker Stand"], returns=returns)
+    of_torch = (runs["precision"] == "fp32") & (runs["runtime"] == "torch")
+    runs = runs[~of_torch | (runs["seed"] == 0)]
+    assert speedups(runs)["level"].to_numpy() == pytest.approx(0.95 * 85)

@@ -435,3 +435,21 @@ def test_a_range_of_one_algorithm_needs_its_tasks_alone() -> None:
     assert range_verdict(rows, "r", 1.5, 3.0, ["dqn"]) == "reproduced"
     assert range_verdict(rows[1:], "r", 1.5, 3.0, ["dqn"]) == "inconclusive"
     assert range_verdict(rows, "r", 1.5, 3.0) == "inconclusive"
+
+
+def test_as_slow_on_one_task_of_many_must_be_certain() -> None:
+    """0.765 to 0.945 of fp32's time: surely 5 % faster by one interval, not by that of eleven."""
+    rows = make_records(["Humanoid Stand"], ("fp32/torch", "fp16/torch"), seeds=range(5))
+    times = [[x * (0.765 + 0.045 * seed if precision == "fp16" else 1) for x in at]
+             for at, precision, seed in zip(rows["curve_steps"], rows["precision"], rows["seed"],
+                                            strict=True)]  # fmt: skip
+    found = as_slow_as_fp32(rows.assign(curve_wall_s=times), "fp16", ["dm:humanoid-stand"], 1000)
+    assert found.interval.low > 1.05 and found.verdict == "inconclusive"
+
+
+def test_steps_that_may_be_a_little_fewer_are_not_5_percent_fewer() -> None:
+    def returns(_: str, actor: str, seed: int):
+        return (0, 50 + 3 * (seed - 2) * actor.startswith("int8"), 100)
+
+    every = make_records(actors=("fp32/torch", "int8/onnxruntime"), seeds=range(5), returns=returns)
+    assert fewer_steps_somewhere(every, "int8", ["d4pg", "dqn"]).verdict == "not reproduced"

@@ -86,3 +86,28 @@ def test_waiting_is_corrected_for_all_tasks() -> None:
              for seed, run_s in zip(every["seed"], every["run_s"], strict=True)]  # fmt: skip
     found = learner_waits_more(every.assign(learner_s=waits))
     assert found.verdict == "inconclusive" and found.interval.low > 0
+
+
+@pytest.mark.parametrize("slower", ["fp32", "quantized"])
+def test_an_actors_parts_are_corrected_for_all_tasks(slower) -> None:
+    """Of three runs 2, 2.4, 2.8 over 1, 1.2, 1.4 is [1.37, 2.92], for eleven tasks [0.91, 4.37]."""
+    rows = make_records(["Walker Stand"], ("fp32/torch", "fp16/torch", "int8/onnxruntime"),
+                        pull_period=30)  # fmt: skip
+    twice = (rows["precision"] == "fp32") == (slower == "fp32")
+    times = [(2 if here else 1) * (1 + 0.2 * seed)
+             for here, seed in zip(twice, rows["seed"], strict=True)]  # fmt: skip
+    found = actors_faster(rows.assign(actor_s=[{"inference": s} for s in times]), 30)
+    assert found.verdict == "inconclusive"
+
+
+def test_shares_of_a_step_are_corrected_for_all_tasks() -> None:
+    """20, 22 and 24 % are surely above 10 % by one interval ([17, 27]), not by that of eleven."""
+    made = []
+    for period in (30, 1000):
+        rows = make_records(["Walker Stand"], ("fp32/torch", "int8/onnxruntime"),
+                            pull_period=period)  # fmt: skip
+        shares = [0.1 if period == 30 else 0.2 + 0.02 * seed for seed in rows["seed"]]
+        made.append(rows.assign(actor_s=[{"inference": x, "pull": 1 - x} for x in shares]))
+    both = pd.concat(made, ignore_index=True)
+    assert computation_and_communication(both, 1000, 30, 0.1).verdict == "inconclusive"
+    assert computation_and_communication(both, 1000, 30, 0.04).verdict == "reproduced"

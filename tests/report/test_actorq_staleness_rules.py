@@ -86,3 +86,16 @@ def test_fewer_steps_with_rare_pulls_on_one_task_of_many_must_be_certain() -> No
         for period, by in ((100, 8), (1000, 0)))  # fmt: skip
     found = rare_pulls_slower(pd.concat([often, rare]), [100, 1000], ["dm:walker-stand"])
     assert found.interval.high < 1 and found.verdict == "inconclusive"
+
+
+def test_harm_on_one_of_two_tasks_is_corrected_for_the_other() -> None:
+    """Five pairs that agree have p = 1/32: enough for one task, not for one of two (Holm)."""
+    def at(period: int, task: str, returns) -> pd.DataFrame:
+        return make_records([task], ["int8/onnxruntime"], seeds=range(5),
+                            returns=lambda *_: returns, pull_period=period)  # fmt: skip
+
+    good, late = (0, 80, 100, 100), (0, 20, 50, 100)
+    one = pd.concat([at(30, "Walker Stand", good), at(1000, "Walker Stand", late)])
+    even = pd.concat([at(period, "Cheetah Run", good) for period in (30, 1000)])
+    assert rare_pulls_harm(one).verdict == "reproduced"
+    assert rare_pulls_harm(pd.concat([one, even])).verdict == "inconclusive"

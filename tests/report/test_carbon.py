@@ -592,3 +592,8 @@ def test_a_verdict_is_of_the_papers_setting_and_of_no_smoke() -> None:
 def test_carbon_follows_speed_nowhere_where_nothing_is_faster() -> None:
     found = carbon_follows_speed(slowed(every_task(), 10))
     assert found.verdict == "inconclusive" and found.measured.startswith("faster on 0 of 11")
+
+
+def test_the_load_of_others_is_that_of_the_whole_cell() -> None:
+    rows = emissions(with_energy(make_records(["Walker Stand"])))
+    assert rows["load"].to_numpy() == pytest.approx(0.5)

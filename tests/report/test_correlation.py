@@ -55,3 +55,13 @@ def test_groups_that_differ_keep_the_level() -> None:
         found = correlation_within(x, y, names.tolist(), generator, 200)
         hits += found.p_above <= 0.05
     assert hits / 400 <= 0.08  # of 400 the share has a standard deviation of 1.1 %
+
+
+def test_ties_count_for_either_side() -> None:
+    """Of two pairs half of the orders are as observed, however they are ordered."""
+    for y, rho in (([1.0, 2.0], 1), ([2.0, 1.0], -1)):
+        found = correlation_within(np.array([1.0, 2.0]), np.array(y), ["a", "a"],
+                                   np.random.default_rng(0))  # fmt: skip
+        assert found.rho == pytest.approx(rho)
+        half, all_ = (found.p_above, found.p_below)[::rho]
+        assert half == pytest.approx(0.5, abs=0.05) and all_ == 1

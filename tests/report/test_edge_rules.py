@@ -353,3 +353,43 @@ def test_every_policy_needs_trainings() -> None:
     found = edge.success_rules.few_bits_pay(pd.concat([board, *flown]), ["affine5"])
     assert found.verdict == "inconclusive"
     assert "as few as 1 trainings, where 3 decide" in found.measured
+
+
+def test_a_larger_policy_must_be_slower_in_every_runtime() -> None:
+    """In C it takes 9.1 ms against 10, give or take a tenth; in ONNX Runtime 20."""
+    def ran(runtime: str, ratio: float) -> pd.DataFrame:
+        rows = [imported([22, 256, 256, 256, 25], "fp32", 10_000, PI),
+                imported([22, 4096, 512, 1024, 25], "int8", 100_000 / ratio, PI)]
+        return pd.DataFrame(rows).assign(runtime=runtime)
+
+    c, ort = ran("c", 11.0), ran("onnxruntime", 5.0)
+    ort["key"] = ort["key"] + "/ort"
+    flown = flights({("int8", "minmax"): 0.9})
+    alone = pd.concat([timed(), ort, flown], ignore_index=True)
+    both = pd.concat([timed(), c, ort, flown], ignore_index=True)
+    rule = edge.rules.larger_int8_faster
+    assert rule(alone, "Policy III", "Policy II").verdict == "not reproduced"
+    assert rule(both, "Policy III", "Policy II").verdict == "inconclusive"
+
+
+def test_memory_that_may_be_smaller_in_one_policy_is_not_refuted() -> None:
+    """The weights of one policy are 5 times smaller, of the others 4: 4.1 may be meant of it."""
+    records = timed()
+    one = (records["network"] == "64x3") & (records["precision"] == "int8") \
+        & (records["source"] == "measured")  # fmt: skip
+    records.loc[one, "weight_bytes"] *= 4 / 5
+    found = edge.rules.resident_memory_smaller(records, factor=4.1)
+    assert "weights alone 4.00 to 5.00 times" in found.measured
+    assert found.verdict == "inconclusive"
+
+
+def test_few_bits_do_not_pay_only_where_no_kernel_is_faster() -> None:
+    """Of one policy int8 may be as fast as fp32 or faster, of the others it takes twice as long."""
+    hidden = {"64x3": [64] * 3, "256x3": [256] * 3, "4096-512-1024": [4096, 512, 1024]}
+    rows = [imported([22, *sizes, 25], precision, 1000 / ratio, PI)
+            for name, sizes in hidden.items()
+            for precision, ratio in (("fp32", 1.0), ("int8", 1.1 if name == "64x3" else 0.5))]
+    trained = flights({("int8", "minmax"): 0.9, ("affine5", "qat"): 0.9}, trainings=3)
+    both = pd.concat([timed(), pd.DataFrame(rows), trained], ignore_index=True)
+    found = edge.success_rules.few_bits_pay(both, ["affine5"])
+    assert found.verdict == "inconclusive"

@@ -6,9 +6,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from quarl_nb.report.actorq import inference, inference_rules
+from quarl_nb.report.actorq import inference
 from quarl_nb.report.actorq import site as actorq_site
 from quarl_nb.report.actorq.inference_figure import latency_figure
+from quarl_nb.report.actorq.inference_rules import alone_takes_longer, int8_inference_faster
 from quarl_nb.report.style import NothingToDrawError
 
 # Microseconds by network: torch fp32, ORT fp32, ORT int8.
@@ -65,7 +66,7 @@ def test_the_floor_is_of_the_best_bandwidth_measured_there() -> None:
 
 def test_the_finding_tells_the_processor_and_that_intervals_are_of_one_process() -> None:
     records = make_records().assign(**{"provenance.cpu": "A CPU"})
-    found = inference_rules.int8_inference_faster(records, ["2048x3"], 1.0)
+    found = int8_inference_faster(records, ["2048x3"], 1.0)
     assert found.measured.startswith("2048x3 13.0x against torch")
     assert "the same runtime on A CPU; other networks: " in found.measured
     assert found.measured.endswith("(95% intervals, within one process, in the table)")
@@ -84,10 +85,10 @@ def test_without_a_baseline_there_is_no_ratio() -> None:
 def test_without_both_baselines_the_claim_is_not_measured(runtime: str) -> None:
     records = make_records()
     missing = (records["precision"] == "fp32") & (records["runtime"] == runtime)
-    found = inference_rules.int8_inference_faster(records[~missing], ["2048x3"], 1.0)
+    found = int8_inference_faster(records[~missing], ["2048x3"], 1.0)
     assert found.verdict == "not measured"
     missing &= records["network"] != "2048x3"
-    found = inference_rules.int8_inference_faster(records[~missing], ["2048x3"], 1.0)
+    found = int8_inference_faster(records[~missing], ["2048x3"], 1.0)
     assert found.verdict == "reproduced" and "nan" not in found.measured
 
 
@@ -138,7 +139,7 @@ def test_of_several_processors_each_row_tells_its_own() -> None:
     }
     assert gains.get_xlabel().endswith("\n* on ARM; else AMD")
     every = pd.concat(both, ignore_index=True)
-    told = inference_rules.int8_inference_faster(every, ["64x3"], 1.0).measured
+    told = int8_inference_faster(every, ["64x3"], 1.0).measured
     ratios = "3.0x against torch, 0.6x against the same runtime"
     assert told.startswith(f"64x3 {ratios} on AMD; other networks: 256x3 {ratios} on ARM (")
 
@@ -159,17 +160,17 @@ def test_the_figure_plots_the_rows() -> None:
 )
 def test_int8_inference_is_judged_on_the_papers_network(int8_us: float, verdict: str) -> None:
     records = make_records(LATENCIES | {"2048x3": (1300, 700, int8_us)})
-    found = inference_rules.int8_inference_faster(records, ["2048x3"], 1.0)
+    found = int8_inference_faster(records, ["2048x3"], 1.0)
     assert found.verdict == verdict
     assert "64x3 3.0x against torch, 0.6x against the same runtime" in found.measured
     assert len(found.keys) == 12
     # 7 times as fast as the same runtime; of slower ones neither 6 nor 2 times.
-    assert inference_rules.int8_inference_faster(records, ["2048x3"], 6.0).verdict == (
+    assert int8_inference_faster(records, ["2048x3"], 6.0).verdict == (
         "reproduced" if int8_us == 100 else "not reproduced")
-    assert inference_rules.int8_inference_faster(records, ["512x3"], 1.0).verdict == "not measured"
-    assert inference_rules.int8_inference_faster(pd.DataFrame(), ["64x3"], 1.0).verdict == "not measured"
+    assert int8_inference_faster(records, ["512x3"], 1.0).verdict == "not measured"
+    assert int8_inference_faster(pd.DataFrame(), ["64x3"], 1.0).verdict == "not measured"
     smoke = records.assign(profile="smoke")
-    assert inference_rules.int8_inference_faster(smoke, ["2048x3"], 1.0).verdict == "not measured"
+    assert int8_inference_faster(smoke, ["2048x3"], 1.0).verdict == "not measured"
 
 
 @pytest.mark.parametrize(
@@ -183,7 +184,7 @@ def test_an_observation_alone_is_judged_against_one_in_a_batch(
     batches = make_records({"2048x3": (torch_us, ort_us, 1), "64x3": (1, 1, 1)}, batch=8)
     batches["key"] += "/8"
     records = pd.concat([make_records(), batches], ignore_index=True)
-    found = inference_rules.alone_takes_longer(records, "2048x3", 8)
+    found = alone_takes_longer(records, "2048x3", 8)
     assert found.verdict == verdict
     assert found.interval.value == pytest.approx(5600 / ort_us)
     assert "batch of 8 4.0 [" in found.measured and "in fp32 torch" in found.measured
@@ -197,7 +198,7 @@ def test_an_observation_alone_is_not_judged_without_both_runtimes_of_one_process
                         ignore_index=True)  # fmt: skip
 
     def verdict(shown: pd.DataFrame, network: str = "2048x3", batch: int = 8) -> str:
-        return inference_rules.alone_takes_longer(shown, network, batch).verdict
+        return alone_takes_longer(shown, network, batch).verdict
 
     assert verdict(records) == "reproduced"
     assert verdict(records, batch=64) == verdict(records, network="512x3") == "not measured"
@@ -207,3 +208,8 @@ def test_an_observation_alone_is_not_judged_without_both_runtimes_of_one_process
         moved = records.assign(**{"provenance.cpu": np.where(of_it, "B", "A")})
         assert verdict(moved) == "not measured"
     assert verdict(records.assign(profile="smoke")) == verdict(pd.DataFrame()) == "not measured"
+
+
+def test_the_crossover_is_above_the_last_width_that_is_no_faster() -> None:
+    widths = np.array([1.0, 4, 16, 64, 256])
+    assert inference.crossover(widths, np.array([0.5, 2, 0.5, 2, 4])) == pytest.approx(32)

@@ -11,7 +11,7 @@ import pytest
 
 from quarl_nb.report.correlation import RankCorrelation
 from quarl_nb.report.ptq import rules, sweet_spot_rules
-from quarl_nb.report.pvalues import at_least
+from quarl_nb.report.pvalues import at_least, holm
 from quarl_nb.report.stats import ALPHA
 
 
@@ -288,3 +288,16 @@ def test_one_of_two_correlations_refutes_at_half_of_5_percent(
     monkeypatch.setattr(rules, "correlation_within", lambda *_: next(found))
     frame = with_weights(records(harder, ("affine4",), GRID), harder)
     assert rules.wider_weights_lose_more(frame, ["affine4"]).verdict == verdict
+
+
+def test_policies_that_lose_less_are_counted_corrected_for_all_of_them(records) -> None:
+    for loss in np.linspace(0.02, 0.05, 31):
+        frame = records(lambda *_, loss=loss: loss, ("affine4",))
+        p = rules.losses_at(frame, ["affine4"])["p_no_loss"].to_numpy()
+        alone, corrected = (p <= ALPHA).sum(), (holm(p.tolist()) <= ALPHA).sum()
+        if alone > corrected:
+            break
+    else:
+        pytest.fail("no loss in between")
+    found = rules.hardness_differs(frame, ["affine4"])
+    assert f"{corrected} less, in affine4" in found.measured

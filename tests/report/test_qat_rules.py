@@ -390,3 +390,10 @@ def test_seeds_and_episodes_are_the_fewest_of_a_width_and_of_a_policy():
                                   in zip(frame["returns"], ours, strict=True)])  # fmt: skip
     found = qat.rules.qat_sometimes_beats_fp32(short, bits=(7, 8))
     assert found.verdict == "inconclusive" and found.measured.endswith("(only 10 episodes)")
+
+
+@pytest.mark.parametrize(("seeds", "verdict"), [(5, "inconclusive"), (6, "not reproduced")])
+def test_either_of_two_ways_to_fail_is_tested_at_half_of_5_percent(seeds, verdict) -> None:
+    """Five trainings that all keep their return at 2 to 4 bits have p = 1/32, six 1/64."""
+    found = qat.rules.qat_kept_until(planted(none, n_seeds=seeds, noise=0.0))
+    assert found.verdict == verdict
