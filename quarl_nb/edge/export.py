@@ -47,8 +47,9 @@ def export_policy(
 ) -> Path:
     """Write the policy as ONNX and as C, with recorded observations to check both on the board.
 
-    Files: policy.onnx (on x86 without VNNI sums of its int8 weights are right only in a session
-    with benchmark.py's options), observations.npz (`obs`, and the `outputs` and `actions` of the
+    Files: policy.onnx (it gives what the head takes, of which `to_actions` of benchmark.py makes
+    actions; on x86 without VNNI sums of its int8 weights are right only in a session with
+    benchmark.py's options), observations.npz (`obs`, and the `outputs` and `actions` of the
     simulated policy), benchmark.py; policy.c, policy.h, test_policy.c, test_vectors.h and
     Makefile; export.json, which says what this is. An earlier export there is removed, and
     what was made of it: the program built and its result.

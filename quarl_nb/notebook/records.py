@@ -178,8 +178,9 @@ def _check_asked(
 def _check_folder(store: ResultStore, recompute: bool) -> None:
     """Refuse a mistyped folder, in place of measuring into it; the project's own may yet come."""
     if not recompute and not store.root.is_dir() and store.root != ResultStore().root:
-        raise QuarlError(f"no records: '{store.root}' is not a folder; recompute=True makes it, "
-                         "and measures")  # fmt: skip
+        # In full: a notebook's working directory is its own folder, not where its user looks.
+        raise QuarlError(f"no records: '{store.root.absolute()}' is not a folder; recompute=True "
+                         "makes it, and measures")  # fmt: skip
 
 
 def _check_recorded(
