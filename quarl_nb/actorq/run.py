@@ -53,16 +53,17 @@ class Run:
         # One that is resumed has its first already.
         again = learner.steps and not saving.snapshot_every
         self._next_snapshot: float = math.inf if again else learner.steps
-        self.start_clock()
         self._bar = tqdm(
             total=total_steps, initial=learner.steps, desc="ActorQ", unit="step",
             unit_scale=True, disable=not (bar and _is_watched()),
         )  # fmt: skip
+        self.start_clock()
 
     def start_clock(self) -> None:
         """Count seconds from now: actors are up, the first policy is there."""
         self._started, self._cpu = time.perf_counter(), CpuClock()
         self._next_checkpoint = self._started + self.saving.checkpoint_every_s
+        self._bar.unpause()  # its rate is of these seconds, too
 
     @property
     def wall_s(self) -> float:

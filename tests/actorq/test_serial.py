@@ -115,6 +115,24 @@ def test_the_bar_of_a_resumed_run_begins_where_that_does_with_its_own_speed(
     assert "480/480" in last and speed < 10**6
 
 
+def test_the_bar_counts_the_seconds_of_the_run_not_of_its_start(
+    small_dqn, counter, monkeypatch, capsys
+):
+    monkeypatch.setattr("quarl_nb.actorq.run._is_watched", lambda: True)
+    start_clock = Run.start_clock
+
+    def an_hour_later(self):
+        if hasattr(self, "_started"):  # processes are up
+            self._bar.start_t -= 3600
+            self._bar.last_print_t -= 3600
+        start_clock(self)
+
+    monkeypatch.setattr(Run, "start_clock", an_hour_later)
+    ActorQ(small_dqn(counter()), counter, "serial", transitions_per_message=10).learn(420)
+    last = capsys.readouterr().err.split("\r")[-1]
+    assert re.search(r"420/420 \[00:\d\d<", last)
+
+
 def test_an_episode_has_the_runs_steps_and_seconds_when_its_message_came(small_dqn, counter):
     seen = {}
     ActorQ(small_dqn(counter()), counter, "serial", n_actors=2, transitions_per_message=10).learn(
