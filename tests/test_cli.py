@@ -15,15 +15,14 @@ from gymnasium.envs.classic_control import CartPoleEnv
 
 from quarl_nb import studies
 from quarl_nb.cli import main
-from quarl_nb.cli.arguments import parse_settings
-from quarl_nb.cli.studies import _store
+from quarl_nb.cli.arguments import parse_settings, records_in
 from quarl_nb.errors import QuarlError, UnavailableError, check_choice
 from quarl_nb.runner import RunSummary
 from quarl_nb.store import ResultStore
 from quarl_nb.testing import FakeStudy
 
-COMMANDS = ("run", "render", "status", "claims", "reproduce", "train", "evaluate", "quantize",
-            "actorq", "export", "edge")  # fmt: skip
+COMMANDS = ("run", "render", "draw", "status", "claims", "reproduce", "train", "evaluate",
+            "quantize", "actorq", "export", "edge")  # fmt: skip
 POLICIES = Path(__file__).resolve().parents[1] / "data" / "policies"
 # A module that leaves a trace where it is imported, and has an environment of short episodes.
 OWN_ENVIRONMENT = """import gymnasium
@@ -86,10 +85,10 @@ def test_run_writes_records_with_the_settings(fakes, tmp_path):
 def test_a_run_with_settings_does_not_hide_what_the_profile_measured(fakes, tmp_path):
     run = ["run", "fake", "--profile", "smoke", "--records", str(tmp_path)]
     assert main([*run, "--set", "episodes=3"]) == 0
-    assert set(_store(tmp_path).frame("fake")["budget.episodes"]) == {3}
+    assert set(records_in(tmp_path).frame("fake")["budget.episodes"]) == {3}
     assert main([*run, "--set", "n_cells=2"]) == 0  # planned cells, whatever was set
     assert main([*run, "--set", "episodes=3", "--recompute"]) == 0
-    frame = _store(tmp_path).frame("fake").set_index("number")
+    frame = records_in(tmp_path).frame("fake").set_index("number")
     assert dict(frame["budget.episodes"]) == {0: 2, 1: 2, 2: 3}
 
 
@@ -202,8 +201,8 @@ def test_ctrl_c_exits_with_130(fakes, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize(("command", "asked"), [
-    (["render"], "cli.studies.project_root"),
-    (["reproduce"], "cli.studies.project_root"),
+    (["render"], "cli.results.project_root"),
+    (["reproduce"], "cli.results.project_root"),
     (["train", "--list"], "cli.training.list_policies"),
 ])  # fmt: skip
 def test_a_command_that_goes_on_where_it_was_says_so_on_ctrl_c(command, asked, monkeypatch, capsys):
@@ -277,7 +276,7 @@ def test_records_for_notebooks_are_found_from_where_the_command_is(monkeypatch, 
     given = []
     monkeypatch.setattr("quarl_nb.render.render_all", lambda *a: given.append(a[2]) or [])
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("quarl_nb.cli.studies.project_root", lambda: POLICIES.parents[1])
+    monkeypatch.setattr("quarl_nb.cli.results.project_root", lambda: POLICIES.parents[1])
     for name in ("mine", "2024"):
         (tmp_path / name).mkdir()
         assert main(["render", "01_ptq_tables", "--set", f"records={name}"]) == 0

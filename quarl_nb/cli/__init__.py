@@ -12,14 +12,14 @@ from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 import quarl_nb
-from quarl_nb.cli import actorq, edge, policies, studies
+from quarl_nb.cli import actorq, edge, policies, results, studies
 from quarl_nb.errors import INTERRUPTED, QuarlError
 from quarl_nb.writing import abandon
 
 # Commands that keep what they finished before they were interrupted, and go on from there. The
 # others leave nothing, but for actorq, which hears Ctrl-C itself once it trains and says what it
 # saves.
-GO_ON = (studies.run_command, studies.render_command, studies.reproduce_command,
+GO_ON = (studies.run_command, results.render_command, results.reproduce_command,
          policies.train_command)  # fmt: skip
 
 
@@ -108,6 +108,7 @@ def build_parser() -> argparse.ArgumentParser:
         return added
 
     studies.add_commands(command)
+    results.add_commands(command)
     policies.add_commands(command)
     edge.add_commands(command)
     actorq.add_commands(command)

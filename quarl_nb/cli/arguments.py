@@ -6,9 +6,12 @@ import argparse
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from quarl_nb.errors import QuarlError
+
+if TYPE_CHECKING:
+    from quarl_nb.store import ResultStore
 
 
 def place(text: str) -> Path:
@@ -25,6 +28,40 @@ def place(text: str) -> Path:
 def add_settings(parser: argparse.ArgumentParser, text: str) -> None:
     """Have a command take `--set NAME=VALUE`, repeatedly; `parse_settings` reads them."""
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help=text)
+
+
+def add_workers(parser: argparse.ArgumentParser) -> None:
+    """Have a command take `--workers`."""
+    parser.add_argument("--workers", type=int, default=1,
+                        help="processes (default: 1; what is timed runs in one)")
+
+
+def add_records(parser: argparse.ArgumentParser) -> None:
+    """Have a command take `--records`, which `records_in` opens."""
+    parser.add_argument("--records", type=place, help="folder (default: data/records)")
+
+
+def records_in(folder: Path | None) -> ResultStore:
+    """The records to read, the suite's own by default.
+
+    Raises:
+        QuarlError: the folder that was named is not there.
+    """
+    from quarl_nb.studies import open_records
+
+    if folder is not None:
+        check_folder(folder)
+    return open_records(folder)
+
+
+def check_folder(records: Path) -> None:
+    """Refuse a folder of records that is not there.
+
+    Raises:
+        QuarlError: it is not.
+    """
+    if not records.is_dir():
+        raise QuarlError(f"no records: '{records}' is not a folder")
 
 
 def parse_settings(texts: Sequence[str], defaults: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 import pandas as pd
 
+from quarl_nb.errors import check_choice
 from quarl_nb.report import actorq, carbon, edge, mixed_precision, ptq, qat
 from quarl_nb.report.artefacts import Drawing, Table, frame_of, joined, save_table
 from quarl_nb.report.claims import verdicts
 from quarl_nb.report.losses import paired_losses
 from quarl_nb.report.ptq.weights import weights_frame
 from quarl_nb.report.readme import claims_page, scoreboard, table4
-from quarl_nb.report.style import NothingToDrawError, save_figure
+from quarl_nb.report.style import FORMATS, NothingToDrawError, save_figure
 from quarl_nb.report.texts import without_tex
 from quarl_nb.store import ResultStore
 from quarl_nb.writing import write_atomically
@@ -41,32 +42,55 @@ REPORTS: Sequence[Report] = (
 STUDIES = tuple(dict.fromkeys(study for report in REPORTS for study in report.STUDIES))
 
 
-def build(store: ResultStore, out: Path, profile: str) -> list[Path]:
+def build(
+    store: ResultStore, out: Path, profile: str, names: Collection[str] = (),
+    formats: Sequence[str] = FORMATS,
+) -> list[Path]:
     """Write `out`/`profile`/ with every table, figure and page that the records allow.
 
     Args:
         store: where the records are.
         out: the figures folder.
         profile: whose records are read.
+        names: the tables and figures to write; all, and the pages, if none is named.
+        formats: of figures, see `save_figure`.
 
     Returns:
         The files written; none without records.
+
+    Raises:
+        QuarlError: one of `names` is no table or figure that these records allow.
     """
     frames = load_frames(store, profile)
     if joined(frames, STUDIES).empty:
         return []
-    folder, written = out / profile, []
+    tables: dict[str, Table] = {}
+    drawings: dict[str, Drawing] = {}
     for report in REPORTS:
-        for name, table in report.tables_of(frames).items():
-            source = provenance(table.records, name)
-            written += save_table(table.tidy, table.shown, name, folder, source, table.caption)
-        for name, drawing in report.drawings_of(frames).items():
-            try:
-                fig, points = drawing.draw()
-            except NothingToDrawError:
-                continue
-            written += save_figure(fig, points, name, provenance(drawing.records, name), folder)
-    return written + _claims(frames, folder)
+        tables |= report.tables_of(frames)
+        drawings |= report.drawings_of(frames)
+    for name in names:
+        check_choice("table or figure", name, [*tables, *drawings])
+    folder, written = out / profile, []
+    for name in names or [*tables, *drawings]:
+        if name in tables:
+            written += _save(tables[name], name, folder)
+        else:
+            written += _draw(drawings[name], name, folder, formats)
+    return written if names else written + _claims(frames, folder)
+
+
+def _save(table: Table, name: str, folder: Path) -> list[Path]:
+    source = provenance(table.records, name)
+    return save_table(table.tidy, table.shown, name, folder, source, table.caption)
+
+
+def _draw(drawing: Drawing, name: str, folder: Path, formats: Sequence[str]) -> list[Path]:
+    try:
+        fig, points = drawing.draw()
+    except NothingToDrawError:
+        return []
+    return save_figure(fig, points, name, provenance(drawing.records, name), folder, formats)
 
 
 def load_frames(store: ResultStore, profile: str) -> dict[str, pd.DataFrame]:

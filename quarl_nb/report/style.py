@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -47,7 +47,15 @@ STYLE: Any = {
     "axes.prop_cycle": cycler(color=CYCLE),
     # Same records, same bytes.
     "svg.hashsalt": "quarl_nb", "svg.fonttype": "path", "savefig.dpi": 200,
+    "pdf.fonttype": 42,  # TrueType: many journals refuse matplotlib's own Type 3
 }
+# What matplotlib would write of the time and of itself.
+METADATA: dict[str, dict[str, str | None]] = {
+    "svg": {"Date": None, "Creator": None},
+    "png": {"Software": None},
+    "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
+}
+FORMATS = ("svg", "png")  # those of the repository
 
 
 class NothingToDrawError(QuarlError):
@@ -122,25 +130,32 @@ def one_field(numbers: Iterable[float]) -> str:
 
 
 def save_figure(
-    fig: Figure, points: pd.DataFrame, name: str, provenance: Mapping[str, Any], folder: Path
+    fig: Figure, points: pd.DataFrame, name: str, provenance: Mapping[str, Any], folder: Path,
+    formats: Sequence[str] = FORMATS,
 ) -> list[Path]:
     """Write <name>.svg .png .csv (the plotted points) and .json (where they came from).
 
     The bytes depend on the records and the versions of the libraries only.
+
+    Args:
+        formats: of `METADATA`, in place of svg and png.
     """
-    with mpl.rc_context(STYLE):
-        svg, png = io.StringIO(), io.BytesIO()
-        fig.savefig(svg, format="svg", metadata={"Date": None, "Creator": None})
-        fig.savefig(png, format="png", metadata={"Software": None})
-    contents = {
-        "svg": _number_clip_paths(svg.getvalue()).encode(),
-        "png": png.getvalue(),
+    contents = {suffix: _picture(fig, suffix) for suffix in formats} | {
         "csv": points.to_csv(index=False, float_format="%.6g", lineterminator="\n").encode(),
         "json": (json.dumps(dict(provenance), indent=1, sort_keys=True) + "\n").encode(),
     }
     for suffix, content in contents.items():
         write_atomically(folder / f"{name}.{suffix}", content)
     return [folder / f"{name}.{suffix}" for suffix in contents]
+
+
+def _picture(fig: Figure, suffix: str) -> bytes:
+    picture = io.BytesIO()
+    with mpl.rc_context(STYLE):
+        fig.savefig(picture, format=suffix, metadata=METADATA[suffix])
+    if suffix == "svg":
+        return _number_clip_paths(picture.getvalue().decode()).encode()
+    return picture.getvalue()
 
 
 def _number_clip_paths(svg: str) -> str:

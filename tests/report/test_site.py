@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from quarl_nb.cli import main
 from quarl_nb.errors import QuarlError
 from quarl_nb.report import readme, site
 from quarl_nb.report.artefacts import frame_of, save_table
@@ -76,6 +77,28 @@ def test_site_twice_gives_the_same_bytes(store: ResultStore, tmp_path: Path) -> 
     source = json.loads((tmp_path / "one/quick/sweet_spot.json").read_text())
     keys = {r["key"] for study in ("ptq", "ptq_public") for r in store.records(study, "quick")}
     assert keys <= set(source["records"]) and source["git_commits"] == ["0" * 40]
+
+
+def test_one_draws_what_is_named_of_ones_own_records_for_a_paper(store, tmp_path, capsys) -> None:
+    draw = ["draw", "--records", str(store.root), "--profile", "quick"]
+    named = [*draw, "table4_ptq", "sweet_spot", "--formats", "pdf"]
+    for folder in ("one", "two"):
+        assert main([*named, "--out", str(tmp_path / folder)]) == 0
+    files = {path.name: path.read_bytes() for path in (tmp_path / "one/quick").iterdir()}
+    assert files == {path.name: path.read_bytes() for path in (tmp_path / "two/quick").iterdir()}
+    assert {*files} == {*(f"table4_ptq.{s}" for s in ("csv", "html", "tex", "json")),
+                        *(f"sweet_spot.{s}" for s in ("pdf", "csv", "json"))}  # fmt: skip
+    assert b"/CIDFontType2" in files["sweet_spot.pdf"]  # TrueType, which journals take
+    assert b"/Type3" not in files["sweet_spot.pdf"] and b"Date" not in files["sweet_spot.pdf"]
+    for wrong, told in [
+        (["table4"], "unknown table or figure 'table4'; did you mean 'table4_ptq'? allowed: "),
+        (["--formats", "eps"], "unknown format of figures 'eps'; allowed: svg, png, pdf\n"),
+        (["--profile", "full"], f"no records of profile 'full' in '{store.root}'\n"),
+    ]:
+        capsys.readouterr()
+        assert main([*draw, "--out", str(tmp_path / "no"), *wrong]) == 2
+        assert capsys.readouterr().err.startswith(f"error: {told}")
+    assert not (tmp_path / "no").exists()
 
 
 def test_what_boards_measured_stands_in_every_profile(tmp_path: Path) -> None:
