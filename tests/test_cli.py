@@ -646,6 +646,9 @@ def test_a_table_that_cannot_be_written_is_told_first_or_printed_all_the_same(
     tmp_path, monkeypatch, capsys
 ):
     quantize = ["quantize", "ppo-CartPole-v1", "--episodes", "2", "--out", str(tmp_path)]
+    assert main([*quantize[:-1], str(tmp_path / "new"), "--bits", "99"]) == 2
+    assert not (tmp_path / "new").exists()
+    capsys.readouterr()
     (tmp_path / "quantize.csv").mkdir()
     assert main(quantize) == 2
     captured = capsys.readouterr()

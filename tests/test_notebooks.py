@@ -600,6 +600,11 @@ def test_a_task_without_records_is_named(tmp_path):
     assert len(frames["actorq"]) and frames["loading"].empty
     with pytest.raises(QuarlError, match="task with records 'dm:walker-stnd'; did you mean"):
         load_runs(made, ["actorq"], tasks=["dm:walker-stnd"])
+    for task, is_of_the_study in (("dm:humanoid-stand", True), ("Pendulum-v1", False)):
+        with pytest.raises(QuarlError) as told:
+            load_runs(made, ["actorq"], tasks=[task])
+        command = f"measure it: recompute=True, or quarl-nb run actorq --set tasks={task}"
+        assert (command in str(told.value)) == is_of_the_study
 
 
 def test_a_study_that_has_no_tasks_is_read_whole_and_not_measured(tmp_path, monkeypatch, capsys):

@@ -11,7 +11,7 @@ from quarl_nb.cli.arguments import place
 from quarl_nb.errors import QuarlError, check_choice, check_counts, check_episode_seeds
 from quarl_nb.paths import entries, policies_folder
 from quarl_nb.processor import usable_cores
-from quarl_nb.writing import make_file_writable, write_atomically
+from quarl_nb.writing import folder_to_fill, make_file_writable, write_atomically
 
 
 def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
@@ -95,17 +95,18 @@ def quantize_command(options: argparse.Namespace) -> int:
     """Show what each precision costs a policy of your own: return, loss and bytes."""
     from quarl_nb.quantize import quantize_table
 
-    if options.out:
-        make_file_writable(options.out / "quantize.csv")
-    table = quantize_table(
-        policy_source(options.policy), options.env, options.bits,
-        options.episodes, options.ranges, options.vecnormalize, options.activation,
-    )
-    try:
-        if options.out:  # before it is told: who reads that may be gone
-            write_atomically(options.out / "quantize.csv", table.to_csv(index=False).encode())
-    finally:  # its disk may be full
-        print(table.to_string(index=False, float_format=lambda value: f"{value:.4g}"))
+    with folder_to_fill(options.out):
+        if options.out:
+            make_file_writable(options.out / "quantize.csv")
+        table = quantize_table(
+            policy_source(options.policy), options.env, options.bits,
+            options.episodes, options.ranges, options.vecnormalize, options.activation,
+        )
+        try:
+            if options.out:  # before it is told: who reads that may be gone
+                write_atomically(options.out / "quantize.csv", table.to_csv(index=False).encode())
+        finally:  # its disk may be full
+            print(table.to_string(index=False, float_format=lambda value: f"{value:.4g}"))
     if table["loss"].isna().any():
         print("loss is undefined: the mean fp32 return is 0")
     return 0

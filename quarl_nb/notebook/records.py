@@ -46,7 +46,7 @@ def load_records(
     frames = {}
     for study in dict.fromkeys([*studies, *(n for s in studies for n in FAMILIES.get(s, ()))]):
         frames[study] = _of_today(_frame(store, study, profile), policies, store)
-        wanted = None if policies is None else _names_in(study, policies)
+        wanted = None if policies is None else [name for name in policies if _is_of(study, name)]
         at = profile or store.best_profile(study) or FIRST_PROFILE
         if not recompute:
             wanted = _without_records(frames[study], wanted) if unasked else []
@@ -133,9 +133,9 @@ def _of_today(
     return frame.reset_index(drop=True)
 
 
-def _names_in(study: str, policies: Sequence[str]) -> list[str]:
-    """Those of `policies` that the study can measure: public agents, or our own."""
-    return [name for name in policies if name.startswith(PUBLIC) == study.endswith("_public")]
+def _is_of(study: str, policy: str) -> bool:
+    """Whether the study is of such policies: public agents, or our own."""
+    return policy.startswith(PUBLIC) == study.endswith("_public")
 
 
 def _has_tasks(study: str, profile: str) -> bool:
@@ -192,12 +192,27 @@ def _check_recorded(
         QuarlError: which names have, and how to measure this one.
     """
     for name in (names or ()) if recorded else ():
-        able = [study for study in studies if _names_in(study, [name])]
         try:
             check_choice(f"{what} with records", name, sorted(recorded))
         except QuarlError as error:
-            how = f"quarl-nb run {able[0]} --set {CHOSEN_BY[what]}={name}" if able else "its study"
+            may_measure = _is_of if what == "policy" else _has_task
+            able = [study for study in studies if may_measure(study, name)]
+            if not able:
+                raise
+            how = f"quarl-nb run {able[0]} --set {CHOSEN_BY[what]}={name}"
             raise QuarlError(f"{error}; measure it: recompute=True, or {how}") from error
+
+
+def _has_task(study: str, task: str) -> bool:
+    """Whether the study has cells of this task."""
+    from quarl_nb.studies import get_study
+    from quarl_nb.study import resolve_parameters
+
+    asked = get_study(study)
+    try:
+        return bool(asked.cells(resolve_parameters(asked, FIRST_PROFILE, {"tasks": [task]})))
+    except QuarlError:
+        return False
 
 
 def _chosen(frame: pd.DataFrame, policies: Sequence[str] | None) -> pd.DataFrame:

@@ -31,7 +31,7 @@ def speedup_by_size(records: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
     """DQN's speed-up over float32 against the policy's size: an update, and a training step."""
     table = speedups(of_dqn(records))
     if table.empty:
-        raise NothingToDrawError("no policy has records in float32 and in half precision")
+        raise NothingToDrawError("DQN has no records in float32 and in half precision")
     with mpl.rc_context(STYLE):
         fig = new_figure(COLUMN_IN, 3.0)
         ax = fig.subplots()
