@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 
 import nbformat
 import numpy as np
 import pandas as pd
 import pytest
+from IPython.core.interactiveshell import InteractiveShell
+from IPython.utils.capture import capture_output
+from traitlets.config import Config
 
 import planted_edge
 from planted_actorq import make_records, write_runs
 from quarl_nb.errors import QuarlError
 from quarl_nb.notebook import LONG_TEXT, count_runs, load_records, load_runs, show_table
-from quarl_nb.render import LISTS, NotebookError, assigned_values, render_notebook
+from quarl_nb.render import LISTS, assigned_values, check_parameters, render_notebook
 from quarl_nb.report import paper, stats, texts
 from quarl_nb.runner import RunSummary
 from quarl_nb.store import ResultStore
@@ -43,6 +46,7 @@ PARAMETERS = {
     "09_carbon": RUNS,
     "10_pi_deployment": ["profile", "recompute", "records", "policy", "seed"],
 }
+FORGETFUL = Config(HistoryManager={"enabled": False})  # of the user's own IPython
 EPISODES = 30
 # In the order of their weights' ranges and of the losses planted at 4 bits.
 POLICIES = [
@@ -175,20 +179,54 @@ def store(tmp_path_factory) -> ResultStore:
 
 @pytest.fixture
 def shown(tmp_path, monkeypatch) -> Callable[..., str]:
-    """Render a notebook, without public agents, and return what it shows as one text."""
+    """Run a notebook's cells, without public agents, and return what they show as one text.
+
+    In this process: Papermill's kernels, of which the tour's tests start two, import for seconds.
+    """
+    monkeypatch.setenv("QUARL_NB_AGENTS", str(tmp_path / "nowhere"))
+    monkeypatch.chdir(FOLDER)
+
+    def run(name: str, **parameters: object) -> str:
+        notebook = read(name)
+        check_parameters(FOLDER / f"{name}.ipynb", notebook, parameters)
+        shell = InteractiveShell.instance(user_module=ModuleType(name), config=FORGETFUL)
+        shell.reset()
+        texts = []
+        for cell in (cell for cell in notebook.cells if cell.cell_type == "code"):
+            with capture_output() as said:
+                done = shell.run_cell(cell.source)
+            done.raise_error()
+            if "parameters" in cell.metadata.get("tags", []):
+                shell.push(parameters)
+            texts += [said.stdout, *(as_text(output.data) for output in said.outputs)]
+            if done.result is not None:
+                texts.append(as_text(shell.display_formatter.format(done.result)[0]))
+        return as_shown(texts)
+
+    yield run
+    InteractiveShell.clear_instance()
+
+
+@pytest.fixture
+def rendered(tmp_path, monkeypatch) -> Callable[..., str]:
+    """As `shown`, by Papermill."""
     monkeypatch.setenv("QUARL_NB_AGENTS", str(tmp_path / "nowhere"))
 
     def render(name: str, **parameters: object) -> str:
         out = render_notebook(FOLDER / f"{name}.ipynb", tmp_path / "out.ipynb", parameters)
         outputs = [o for c in nbformat.read(out, as_version=4).cells for o in c.get("outputs", [])]
-        texts = [o.get("text", "") for o in outputs]
-        for output in outputs:
-            data = output.get("data", {})
-            texts.append(data.get("text/markdown") or data.get("text/html") or "")
-            texts.append("<picture>" * ("image/png" in data))
-        return "\n".join(texts).replace("\u00a0", " ").replace("&nbsp;", " ")
+        return as_shown([o.get("text", "") + as_text(o.get("data", {})) for o in outputs])
 
     return render
+
+
+def as_text(data: Mapping[str, str]) -> str:
+    shown = data.get("text/markdown") or data.get("text/html") or ""
+    return shown + "<picture>" * ("image/png" in data)
+
+
+def as_shown(texts: list[str]) -> str:
+    return "\n".join(texts).replace("\u00a0", " ").replace("&nbsp;", " ")
 
 
 def files_of(store: ResultStore) -> dict[Path, int]:
@@ -256,7 +294,7 @@ def test_every_profile_has_weights_at_the_precision_that_is_shown(store, shown):
     default = assigned_values(cells["parameters"])["precision"]
     for study in (WEIGHTS, WEIGHTS_PUBLIC):
         assert all(default in profile["precisions"] for profile in study.profiles.values())
-    with pytest.raises(NotebookError, match="unknown precision with records 'bogus'; allowed: aff"):
+    with pytest.raises(QuarlError, match="unknown precision with records 'bogus'; allowed: aff"):
         shown("04_weight_distributions", records=str(store.root), precision="bogus")
 
 
@@ -425,13 +463,13 @@ def test_chosen_policies_are_the_only_ones_shown(store, shown):
     assert "**0 of 1 policies**" in text and "BipedalWalker" not in text
 
 
-def test_tour_plays_a_policy_and_counts_the_claims(store, shown):
-    text = shown("00_tour", records=str(store.root), policy="ppo-CartPole-v1", bits=[8],
+def test_tour_plays_a_policy_and_counts_the_claims(store, rendered):
+    text = rendered("00_tour", records=str(store.root), policy="ppo-CartPole-v1", bits=[8],
                  episodes=2)
     assert "affine8" in text and "times fewer than fp32" in text
     assert "| reproduced |" in text and text.count("<picture>") == 1
     assert re.search(r"Red: the same at 8 bits, on (1\d\d|2[0-5]\d) levels", text)
-    ranges = shown("00_tour", records=str(store.root), policy="ppo-CartPole-v1", bits=[4],
+    ranges = rendered("00_tour", records=str(store.root), policy="ppo-CartPole-v1", bits=[4],
                    episodes=2, ranges="per_channel")
     levels = re.search(r"Red: the same at 4 bits, on ([\d,]+) levels", ranges)
     assert levels is not None and int(levels[1].replace(",", "")) > 2**4  # of many channels
@@ -649,7 +687,7 @@ def test_a_profile_that_there_is_not_is_named(store):
      ("10_pi_deployment", {"seed": -1}, "seed must be from 0")],
 )  # fmt: skip
 def test_a_notebooks_own_parameters_are_checked(store, shown, name, parameters, message):
-    with pytest.raises(NotebookError, match=message):
+    with pytest.raises(QuarlError, match=message):
         shown(name, records=str(store.root), **parameters)
 
 
