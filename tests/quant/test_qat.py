@@ -68,6 +68,15 @@ def test_round_to_levels_is_the_core_operator_bit_for_bit(bits: int) -> None:
     assert torch.equal(half, before)
 
 
+@pytest.mark.parametrize("scale", [0.013, 2.3])
+def test_round_to_levels_divides_by_the_scale_that_float32_has(scale: float) -> None:
+    middles = ((torch.arange(20) + 0.5).double() * scale).float()
+    ends = torch.tensor([[0.0], [float("inf")]])
+    x = torch.cat([middles, *middles.nextafter(ends)])  # on either side of the middles of steps
+    expected = torch.fake_quantize_per_tensor_affine(x, scale, 0, 0, 255)
+    assert torch.equal(round_to_levels(x, scale, 0, 255), expected)
+
+
 def test_gradient_by_finite_differences_inside_and_zero_outside() -> None:
     # A difference over one whole level sees the staircase's slope; clipped parts are flat.
     scale, low, high = 0.25, -4, 3
