@@ -71,6 +71,14 @@ def test_weights_are_over_the_largest_of_what_is_stored():
         np.testing.assert_allclose(weight, np.array([1, 2 / 3])[index], rtol=1e-6)
 
 
+def test_priorities_are_errors_and_epsilon_so_that_no_transition_is_lost():
+    buffer = filled(2, alpha=0.5, epsilon=1e-4)
+    buffer.update_priorities(np.array([0, 1]), np.array([0.0, -3e-4], np.float32))
+    np.testing.assert_allclose(buffer.powers[:2, 0], [0.01, 0.02], rtol=1e-6)
+    np.random.seed(0)
+    assert set(buffer.draw(100)[0]) == {0, 1}
+
+
 def test_gradients_are_clipped_to_the_largest_norm():
     sgd = dict(net_arch=[8], optimizer_class=torch.optim.SGD)
     model = PrioritizedDQN("MlpPolicy", "CartPole-v1", learning_starts=10, buffer_size=100, seed=0,
@@ -102,6 +110,13 @@ def test_new_transitions_get_the_largest_priority_so_far():
     buffer.update_priorities(np.array([0, 2]), np.array([1.0, 2.0], np.float32))
     fill(buffer, 1)
     assert buffer.powers[:, 0].tolist() == [1.0, 5.0, 2.0]
+
+
+def test_the_largest_priority_is_raised_to_alpha_too():
+    buffer = filled(1, size=3, alpha=0.5, epsilon=1e-20)
+    buffer.update_priorities(np.array([0]), np.array([9.0], np.float32))
+    fill(buffer, 2)
+    assert buffer.powers[:, 0].tolist() == [3.0, 3.0, 3.0]
 
 
 def test_a_transition_is_what_its_index_says_with_many_environments():
@@ -217,6 +232,14 @@ def test_td_errors_become_priorities():
     indices = drawn[0][0]
     expected = (errors.abs().numpy().ravel()[indices] + 1e-6) ** 0.6
     np.testing.assert_allclose(buffer.powers[indices, 0], expected, rtol=1e-5)
+
+
+def test_every_gradient_step_counts_as_an_update():
+    ours = model(PrioritizedDQN, **BUFFER)
+    ours.learn(50)
+    drawn = watch_draws(ours.replay_buffer)
+    ours.train(3, 32)
+    assert ours._n_updates == len(drawn) == 3
 
 
 def test_the_learning_rate_follows_its_schedule():
