@@ -354,6 +354,15 @@ def test_networks_of_the_paper() -> None:
     assert model.critic.atoms[[0, 25, 50]].tolist() == [-150.0, 0.0, 150.0]
 
 
+def test_defaults_are_those_of_acme() -> None:
+    model = D4PG("MlpPolicy", PENDULUM, device="cpu", buffer_size=10)
+    assert (model.learning_rate, model.learning_starts, model.n_steps) == (1e-4, 1000, 5)
+    assert (model.target_update_period, model.tau) == (100, 1.0)
+    assert (model.max_grad_norm, model.max_dqda_norm) == (40.0, 1.0)
+    assert torch.equal(model.critic.atoms, torch.linspace(-150, 150, 51))
+    assert model.actor_learning_rate is None and model.autocast is None
+
+
 class Frames(Skewed):
     """Random frames."""
 
