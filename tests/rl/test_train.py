@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from stable_baselines3.common.noise import NormalActionNoise, OrnsteinUhlenbeckActionNoise
 
 from quarl_nb.errors import QuarlError
 from quarl_nb.rl import train as training
@@ -411,6 +412,24 @@ def test_an_error_at_finite_parameters_is_not_called_divergence(tmp_path, monkey
 
 def test_linear_schedule():
     assert [linear(0.2)(p) for p in (1.0, 0.5, 0.0)] == [0.2, 0.1, 0.0]
+
+
+@pytest.mark.parametrize(("kind", "noise"), [
+    ("normal", NormalActionNoise), ("ornstein-uhlenbeck", OrnsteinUhlenbeckActionNoise),
+])  # fmt: skip
+def test_actions_have_the_noise_of_the_recipe(kind, noise):
+    recipe = short("ddpg-MountainCarContinuous-v0", action_noise=(kind, 0.3))
+    found = make_model(recipe, 0).action_noise
+    assert type(found) is noise
+    assert (found._mu.tolist(), found._sigma.tolist()) == ([0.0], [0.3])
+
+
+@pytest.mark.parametrize(("algo", "gamma"), [("ppo", 0.9999), ("a2c", 0.99)])
+def test_rewards_are_normalized_by_the_discount_of_the_recipe(algo, gamma):
+    model = make_model(short(f"{algo}-MountainCarContinuous-v0"), 0)
+    env = model.get_vec_normalize_env()
+    assert env.gamma == model.gamma == gamma
+    assert env.norm_obs and env.norm_reward
 
 
 @pytest.mark.parametrize(
