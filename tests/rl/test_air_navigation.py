@@ -81,6 +81,21 @@ def test_turning_left_is_counter_clockwise():
     assert (env.world.x[0], env.world.y[0]) == (0, 0)
 
 
+def test_the_drone_slows_down_no_faster_than_it_speeds_up():
+    env = empty_env(0, 0, 0, goal=(0, 5))
+    env.world.speed[:] = 2.5
+    env.step(HOVER)
+    assert (env.world.speed[0], env.world.x[0]) == (1.875, 0.9375)
+
+
+def test_the_imus_readings_by_hand():
+    world = empty_env(1, 2, math.pi / 2, goal=(4, 6)).world
+    world.speed[:] = 1.25
+    # Half the speed, facing along y; of the way (3, 4) four are ahead and three to the right.
+    expected = [0.5, 0, 1, 5 / math.hypot(2 * HALF, 2 * HALF), 0.8, -0.6]
+    np.testing.assert_allclose(world.observe()[0, N_RAYS:], expected, atol=1e-6)
+
+
 def test_the_goal_ends_the_episode_with_success():
     env = empty_env(0, 0, 0, goal=(1.2, 0))
     _, value, terminated, truncated, info = env.step(STRAIGHT_AHEAD)
