@@ -53,6 +53,18 @@ class Still:
         return np.zeros(len(obs), dtype=np.int64), None
 
 
+class Drawing(Still):
+    """A policy that draws a number for each of its actions."""
+
+    def __init__(self):
+        super().__init__()
+        self.drawn = []
+
+    def act(self, obs, state=None, generator=None):
+        self.drawn.append(torch.rand(len(obs), generator=generator).tolist())
+        return super().act(obs, state)
+
+
 class Counter(Still):
     """A recurrent policy whose state counts the steps of each episode."""
 
@@ -75,6 +87,37 @@ def test_every_seed_gets_one_whole_episode(n_envs):
     assert result.lengths == seeds
     assert result.returns == [float(seed * seed) for seed in seeds]
     assert result.seeds == seeds
+
+
+def test_an_episode_ends_where_its_time_is_over():
+    class Limited(SeedEnv):
+        def step(self, action):
+            obs, reward, over, _, info = super().step(action)
+            return obs, reward, self.seed_ == 999, over, info  # what autoreset begins ends at once
+
+    result = evaluate(Still(), "limited", [5, 1, 9, 2], n_envs=2, make=Limited)
+    assert result.lengths == [5, 1, 9, 2]
+    assert result.returns == [25.0, 1.0, 81.0, 4.0]
+
+
+@pytest.mark.parametrize("env_id, n_envs", [("seed", 10), ("PongNoFrameskip-v4", 5)])
+def test_by_default_five_games_of_atari_are_played_at_once_and_ten_episodes_else(env_id, n_envs):
+    policy = Still()
+    evaluate(policy, env_id, range(1, 13), make=SeedEnv)
+    assert {len(batch) for batch in policy.batches} == {n_envs}
+
+
+def test_a_policy_that_draws_its_actions_draws_them_by_the_first_seed():
+    policy, generator = Drawing(), torch.Generator().manual_seed(7)
+    evaluate(policy, "seed", [7, 3], make=SeedEnv)
+    assert policy.drawn == [torch.rand(2, generator=generator).tolist() for _ in range(7)]
+
+
+def test_calibration_resets_and_draws_by_its_seed():
+    policy, generator = Drawing(), torch.Generator().manual_seed(7)
+    seen = collect_observations(policy, "seed", 16, seed=7, make=SeedEnv)
+    assert seen[:, 0].tolist() == [*range(7, 15)] * 2
+    assert policy.drawn == [torch.rand(8, generator=generator).tolist() for _ in range(2)]
 
 
 def test_environments_are_reset_without_options():
@@ -206,6 +249,11 @@ def test_the_same_seeds_give_the_same_returns():
     second = evaluate(Lean(), "CartPole-v1", range(20), n_envs=7)
     assert first.returns == second.returns
     assert len(set(first.returns)) > 1
+
+
+def test_the_deviation_is_that_of_the_episodes_themselves():
+    found = Evaluation([1.0, 3.0, 5.0, 7.0], [1] * 4, [0, 1, 2, 3], 0.1)
+    assert (found.mean, found.std) == (4.0, pytest.approx(5**0.5))
 
 
 def test_records_keep_seven_digits_of_a_return():

@@ -14,13 +14,14 @@ from quarl_nb.quant import parse_precision
 from quarl_nb.quantize import quantize_table
 from quarl_nb.rl.evaluate import evaluate
 from quarl_nb.rl.layers import Layer
+from quarl_nb.rl.observations import collect_observations
 from quarl_nb.rl.policies import Head, PolicyNet, PolicySpec, load_digest, save_policy
 from quarl_nb.rl.ptq import quantize_policy
 from quarl_nb.runner import plan, run_study
 from quarl_nb.store import ResultStore
 from quarl_nb.studies import STUDIES, get_study
 from quarl_nb.studies.policies import Subject, TrainedPolicies, select
-from quarl_nb.studies.ptq import PTQ, PTQ_PUBLIC, episodes_in, measure_policy
+from quarl_nb.studies.ptq import FIRST_SEED, PTQ, PTQ_PUBLIC, episodes_in, measure_policy
 from quarl_nb.studies.weights import WEIGHTS, WEIGHTS_PUBLIC
 
 
@@ -100,6 +101,16 @@ def test_int8_is_calibrated_on_the_policys_own_observations(project):
     exact, got = lean_policy()(obs), quantized(obs)
     error = (exact - got).abs().max()
     assert 0 < error < 0.1
+
+
+def test_int8_is_calibrated_on_two_thousand_steps_of_other_episodes_than_are_counted():
+    quantized = quantize_policy(lean_policy(), "int8", "CartPole-v1")
+    ranges = [quantized.layers[0].input_quantizer.qparams.scale.item()]
+    for seed in (2_000_000, FIRST_SEED):
+        seen = collect_observations(lean_policy(), "CartPole-v1", 2000, seed)
+        ranges.append((seen.max() - seen.min()).item() / 255)
+    used, own, counted = ranges
+    assert used == pytest.approx(own) and used != pytest.approx(counted)
 
 
 def test_a_table_of_ones_own_policy_leaves_torch_its_threads(project):
