@@ -346,6 +346,20 @@ def test_a_buffer_saved_while_it_was_filled_again_is_filled_further(tmp_path, mo
     assert again.learning_starts == 40 + 30  # of which 8 are there
 
 
+@pytest.mark.parametrize(("n_envs", "made", "steps", "warm_up", "put_off"), [
+    (1, 30, 10, 50, 0),  # some of it before the run
+    (2, 40, 40, 30, 0),  # 20 rows of two transitions
+    (1, 80, 80, 100, 0),  # a full buffer, of 60
+    (2, 40, 80, 100, 80 - 40),  # of 60 transitions that fit into it 40
+])  # fmt: skip
+def test_learning_waits_for_what_the_buffer_lacks(n_envs, made, steps, warm_up, put_off):
+    other = model(n_envs=n_envs, learning_starts=warm_up)
+    other.learn(made)
+    other.num_timesteps = steps
+    replay_state.restore_replay(other, {})
+    assert other.learning_starts == warm_up + put_off
+
+
 def test_the_first_format_is_still_read(tmp_path):
     saved = model()
     saved.learn(40)
