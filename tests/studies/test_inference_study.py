@@ -80,6 +80,16 @@ def test_latencies_are_those_of_the_calls():
     assert got["latency_p10_s"] <= got["latency_medians_s"].min() * 1.01
 
 
+def test_percentiles_are_of_all_calls_and_medians_of_each_block(monkeypatch):
+    # The fastest of five calls is a fifth of a block: ten calls are timed, in two blocks.
+    times = iter([0.03, 0.01, 0.02, 0.04, 0.05, *range(1, 11)])
+    monkeypatch.setattr("quarl_nb.studies.inference.timed", lambda call: next(times))
+    got = latencies(None, np.zeros((1, 1)), repeats=2, repeat_s=0.05)
+    assert got["calls"] == 10 and got["latency_medians_s"].tolist() == [3.0, 8.0]
+    percentiles = [got[f"latency_p{p}_s"] for p in (10, 50, 90, 99)]
+    assert percentiles == pytest.approx([1.9, 5.5, 9.1, 9.91])
+
+
 def test_networks_are_repeatable_and_of_the_size_they_are_named_after():
     first, again = random_policy.__wrapped__("32x2", 1), random_policy.__wrapped__("32x2", 1)
     other = random_policy.__wrapped__("32x2", 2)
