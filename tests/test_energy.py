@@ -366,6 +366,11 @@ def test_long_runs_are_sampled_before_the_counter_wraps(monkeypatch):
     assert threading.active_count() == threads
 
 
+def test_counters_are_read_before_a_kilowatt_wraps_them():
+    # 32 bits in units of 15.3 uJ, the smallest range of RAPL: 65.7 kJ.
+    assert 1000 * energy.SAMPLE_S < 2**32 * 15.3e-6
+
+
 class FakeGpus:
     """codecarbon's `AllGPUDevices`: two GPUs that have used 1 and 2 J since the last reading."""
 
