@@ -61,6 +61,7 @@ def test_steps_of_every_environment_are_inserted(counter):
 
 def test_actors_compute_in_eight_bits_unless_told_otherwise():
     assert Settings().precision == "int8" and Settings().communication is None
+    assert Settings().runtime == "onnxruntime"
 
 
 def test_every_run_of_every_seed_has_a_seed_of_its_own():
