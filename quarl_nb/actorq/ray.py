@@ -26,7 +26,9 @@ from quarl_nb.actorq.variables import Variables
 from quarl_nb.errors import QuarlError
 from quarl_nb.processes import STOP_S
 
-START_S = 120.0  # within which an actor must be up, and a message that is ready be here
+# Within which an actor must be up, and a message that is ready be here. On two cores that are busy
+# with other work a worker has taken more than two minutes to import what it needs.
+START_S = 300.0
 
 
 def run_ray(run: Run, tasks: Sequence[ActorTask]) -> None:

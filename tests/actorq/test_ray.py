@@ -10,7 +10,6 @@ import textwrap
 import time
 from collections import defaultdict
 from contextlib import nullcontext
-from importlib.util import find_spec
 from multiprocessing import resource_tracker
 from types import SimpleNamespace
 
@@ -57,8 +56,6 @@ def nothing_is_left_running(monkeypatch, request):
     resource_tracker.ensure_running()  # multiprocessing's own, once for all tests
     monkeypatch.setenv(TAG, f"{os.getpid()} {request.node.name}")
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    if find_spec("ray"):  # beside other work a worker has taken more than the two minutes allowed
-        monkeypatch.setattr("quarl_nb.actorq.ray.START_S", 400.0)
     yield
     assert not psutil.wait_procs(tagged(), timeout=GONE_S)[1]
 
@@ -427,7 +424,9 @@ def test_a_removed_node_takes_its_actor_with_it_and_the_run_goes_on(
     actorq = ray_actorq(model, slow_counter, n_actors=2, pull_period=50)
     result = actorq.learn(10**6, progress_bar=False, on_message=remove_once)
     assert len(lost) == 1 and result.stopped == "interrupted"
-    assert 1 <= result.restarts <= 2  # the quantizer may have been there too
+    # The quantizer may have been there too; and as long as Ray has not noticed that the node is
+    # gone, which takes seconds, it starts the successor of either there once more.
+    assert 1 <= result.restarts <= 2 * 2
 
 
 @pytest.mark.slow
