@@ -65,7 +65,7 @@ def render_command(options: argparse.Namespace) -> int:
 
 def draw_command(options: argparse.Namespace) -> int:
     """Write tables and figures of the records, with what they rest on, and every verdict."""
-    from quarl_nb.report.site import build
+    from quarl_nb.report.site import STUDIES, build
     from quarl_nb.report.style import METADATA
     from quarl_nb.store import PROFILES
 
@@ -76,7 +76,9 @@ def draw_command(options: argparse.Namespace) -> int:
     out = options.out or project_root() / "figures"
     written = build(store, out, options.profile, options.names, options.formats)
     if not written:
-        raise QuarlError(f"no records of profile {options.profile!r} in '{store.root}'")
+        others = [name for name in PROFILES if any(store.keys(study, name) for study in STUDIES)]
+        there_are = f"; there are some of {', '.join(others)}" if others else ""
+        raise QuarlError(f"no records of profile {options.profile!r} in '{store.root}'{there_are}")
     logger.info("%d files in %s", len(written), out / options.profile)
     return 0
 

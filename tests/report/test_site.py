@@ -93,7 +93,8 @@ def test_one_draws_what_is_named_of_ones_own_records_for_a_paper(store, tmp_path
     for wrong, told in [
         (["table4"], "unknown table or figure 'table4'; did you mean 'table4_ptq'? allowed: "),
         (["--formats", "eps"], "unknown format of figures 'eps'; allowed: svg, png, pdf\n"),
-        (["--profile", "full"], f"no records of profile 'full' in '{store.root}'\n"),
+        (["--profile", "full"], f"no records of profile 'full' in '{store.root}'; "
+                                 "there are some of quick\n"),
     ]:
         capsys.readouterr()
         assert main([*draw, "--out", str(tmp_path / "no"), *wrong]) == 2
