@@ -34,7 +34,7 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     draw.add_argument("names", nargs="*", help="of tables and figures (default: all)")
     draw.add_argument("--profile", default=SHOWN, help=f"default: {SHOWN}")
     draw.add_argument("--out", type=place, help="folder, of one a profile (default: figures)")
-    draw.add_argument("--formats", nargs="+", default=("svg", "png"), metavar="FORMAT",
+    draw.add_argument("--formats", nargs="+", metavar="FORMAT",
                       help="of figures: svg, png, pdf (default: svg png)")
     add_records(draw)
 
@@ -66,15 +66,18 @@ def render_command(options: argparse.Namespace) -> int:
 def draw_command(options: argparse.Namespace) -> int:
     """Write tables and figures of the records, with what they rest on, and every verdict."""
     from quarl_nb.report.site import STUDIES, build
-    from quarl_nb.report.style import METADATA
+    from quarl_nb.report.style import FORMATS, METADATA
     from quarl_nb.store import PROFILES
 
     check_choice("profile", options.profile, PROFILES)
-    for name in options.formats:
+    formats = options.formats or FORMATS
+    for name in formats:
         check_choice("format of figures", name, METADATA)
     store = records_in(options.records)
+    if options.records and not options.out:
+        raise QuarlError("--records needs --out: figures/ shows the suite's own records")
     out = options.out or project_root() / "figures"
-    written = build(store, out, options.profile, options.names, options.formats)
+    written = build(store, out, options.profile, options.names, formats)
     if not written:
         others = [name for name in PROFILES if any(store.keys(study, name) for study in STUDIES)]
         there_are = f"; there are some of {', '.join(others)}" if others else ""

@@ -100,6 +100,8 @@ def test_one_draws_what_is_named_of_ones_own_records_for_a_paper(store, tmp_path
         assert main([*draw, "--out", str(tmp_path / "no"), *wrong]) == 2
         assert capsys.readouterr().err.startswith(f"error: {told}")
     assert not (tmp_path / "no").exists()
+    assert main(draw) == 2
+    assert capsys.readouterr().err.startswith("error: --records needs --out: figures/ shows")
 
 
 def test_what_boards_measured_stands_in_every_profile(tmp_path: Path) -> None:
