@@ -465,12 +465,12 @@ def test_chosen_policies_are_the_only_ones_shown(store, shown):
 
 def test_tour_plays_a_policy_and_counts_the_claims(store, rendered):
     text = rendered("00_tour", records=str(store.root), policy="ppo-CartPole-v1", bits=[8],
-                 episodes=2)
+                    episodes=2)
     assert "affine8" in text and "times fewer than fp32" in text
     assert "| reproduced |" in text and text.count("<picture>") == 1
     assert re.search(r"Red: the same at 8 bits, on (1\d\d|2[0-5]\d) levels", text)
     ranges = rendered("00_tour", records=str(store.root), policy="ppo-CartPole-v1", bits=[4],
-                   episodes=2, ranges="per_channel")
+                      episodes=2, ranges="per_channel")
     levels = re.search(r"Red: the same at 4 bits, on ([\d,]+) levels", ranges)
     assert levels is not None and int(levels[1].replace(",", "")) > 2**4  # of many channels
 

@@ -195,7 +195,7 @@ def _check_recorded(
         try:
             check_choice(f"{what} with records", name, sorted(recorded))
         except QuarlError as error:
-            may_measure = _is_of if what == "policy" else _has_task
+            may_measure = _is_of if what == "policy" else _knows_task
             able = [study for study in studies if may_measure(study, name)]
             if not able:
                 raise
@@ -203,7 +203,7 @@ def _check_recorded(
             raise QuarlError(f"{error}; measure it: recompute=True, or {how}") from error
 
 
-def _has_task(study: str, task: str) -> bool:
+def _knows_task(study: str, task: str) -> bool:
     """Whether the study has cells of this task."""
     from quarl_nb.studies import get_study
     from quarl_nb.study import resolve_parameters

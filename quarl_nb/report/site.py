@@ -60,6 +60,7 @@ def build(
 
     Raises:
         QuarlError: one of `names` is no table or figure that these records allow.
+        NothingToDrawError: they hold nothing that one of `names` shows.
     """
     frames = load_frames(store, profile)
     if joined(frames, STUDIES).empty:
@@ -73,10 +74,14 @@ def build(
         check_choice("table or figure", name, [*tables, *drawings])
     folder, written = out / profile, []
     for name in names or [*tables, *drawings]:
-        if name in tables:
-            written += _save(tables[name], name, folder)
-        else:
-            written += _draw(drawings[name], name, folder, formats)
+        try:
+            if name in tables:
+                written += _save(tables[name], name, folder)
+            else:
+                written += _draw(drawings[name], name, folder, formats)
+        except NothingToDrawError:
+            if names:  # it was asked for
+                raise
     return written if names else written + _claims(frames, folder)
 
 
@@ -86,10 +91,7 @@ def _save(table: Table, name: str, folder: Path) -> list[Path]:
 
 
 def _draw(drawing: Drawing, name: str, folder: Path, formats: Sequence[str]) -> list[Path]:
-    try:
-        fig, points = drawing.draw()
-    except NothingToDrawError:
-        return []
+    fig, points = drawing.draw()
     return save_figure(fig, points, name, provenance(drawing.records, name), folder, formats)
 
 

@@ -100,6 +100,13 @@ def test_one_draws_what_is_named_of_ones_own_records_for_a_paper(store, tmp_path
         assert main([*draw, "--out", str(tmp_path / "no"), *wrong]) == 2
         assert capsys.readouterr().err.startswith(f"error: {told}")
     assert not (tmp_path / "no").exists()
+    assert main([*draw, "ranges_rescue", "--out", str(tmp_path / "some")]) == 0
+    for record in store.records("ptq_public", "quick") + store.records("ptq", "quick"):
+        if record["cell"]["ranges"] != "minmax":
+            store.path(record["study"], "quick", record["key"]).unlink()
+    assert main([*draw, "ranges_rescue", "--out", str(tmp_path / "no")]) == 2
+    told = "error: no policy with other ranges loses 5 % with min-max ones\n"
+    assert capsys.readouterr().err.endswith(told)
     assert main(draw) == 2
     assert capsys.readouterr().err.startswith("error: --records needs --out: figures/ shows")
 
