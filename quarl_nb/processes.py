@@ -1,4 +1,4 @@
-"""Child processes that start clean and leave nothing running: spawned, one thread, no orphans.
+"""Child processes that start clean and leave nothing running: one thread each, no orphans.
 
 And what any process may need: Ctrl-C held back where it would break something
 (`holding_interrupts`), and memory kept where large networks are moved (`keep_freed_memory`).
@@ -9,11 +9,14 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from multiprocessing import get_context, parent_process, resource_tracker
+from multiprocessing import parent_process, resource_tracker
+from multiprocessing.context import ForkServerContext, ForkServerProcess
+from multiprocessing.forkserver import set_forkserver_preload
 from multiprocessing.process import BaseProcess
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
@@ -22,7 +25,9 @@ POLL_S = 0.5  # how soon a death is noticed where a child of the dead holds its 
 # Of glibc's malloc.h.
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4
 KEPT_BYTES = 2**31 - 1  # the most that mallopt takes
-SPAWN = get_context("spawn")  # forking a process that has threads (torch, Jupyter) may hang
+# What takes a child seconds to import, and starts no thread: the server has it from its start.
+# On macOS libraries of the system may crash in a fork.
+PRELOADED = ["torch", "stable_baselines3"] if sys.platform == "linux" else []
 
 
 @contextmanager
@@ -72,9 +77,32 @@ def child_environment() -> Iterator[None]:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
-def end_with_parent() -> None:
-    """Called first in a child: a killed parent must leave nothing running."""
-    threading.Thread(target=_exit_after_parent, daemon=True).start()
+class ChildProcess(ForkServerProcess):
+    """A child with the environment of the moment that it is started, which ends with its parent."""
+
+    def start(self) -> None:
+        set_forkserver_preload(PRELOADED)
+        with child_environment():
+            self._environment = dict(os.environ)
+            super().start()
+
+    def run(self) -> None:
+        threading.Thread(target=_exit_after_parent, daemon=True).start()
+        # The server has both as they were when it was started, which others may have done (SB3).
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        os.environ.clear()
+        os.environ.update(self._environment)
+        super().run()
+
+
+class ChildContext(ForkServerContext):
+    """Children that a server forks, which has no threads; torch and Jupyter have some, and what
+    they fork may hang. Spawned ones would import torch anew, each for seconds."""
+
+    Process = ChildProcess
+
+
+CONTEXT = ChildContext()
 
 
 def lock_bars_by_threads() -> None:

@@ -16,13 +16,11 @@ from quarl_nb import provenance
 from quarl_nb.energy import EnergyMeter
 from quarl_nb.errors import QuarlError, one_line
 from quarl_nb.processes import (
+    CONTEXT,
     POLL_S,
-    SPAWN,
     STOP_S,
-    child_environment,
     death,
     end_child,
-    end_with_parent,
     holding_interrupts,
     lock_bars_by_threads,
 )
@@ -126,10 +124,9 @@ class Worker:
         self.task = task
         self.job: Job | None = None
         self.outcome: Outcome | None = None
-        self.connection, remote = SPAWN.Pipe()
-        self.process = SPAWN.Process(target=_work, args=(remote, pickled))
-        with child_environment():
-            self.process.start()
+        self.connection, remote = CONTEXT.Pipe()
+        self.process = CONTEXT.Process(target=_work, args=(remote, pickled))
+        self.process.start()
         remote.close()
 
     def give(self, job: Job) -> None:
@@ -175,7 +172,6 @@ class Worker:
 
 def _work(connection: Connection, pickled: bytes) -> None:
     """Body of a worker process: say hello, then measure job after job until the pipe closes."""
-    end_with_parent()
     lock_bars_by_threads()
     signal.signal(signal.SIGTERM, _end)
     task: Task = pickle.loads(pickled)  # from our own parent, never from a file

@@ -9,11 +9,21 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.connection import Connection
+from pathlib import Path
 
 import pytest
 
 from quarl_nb.errors import QuarlError
-from quarl_nb.processes import SPAWN, child_environment, death, end_child, holding_interrupts
+from quarl_nb.processes import (
+    CONTEXT,
+    PRELOADED,
+    THREAD_VARIABLES,
+    child_environment,
+    death,
+    end_child,
+    holding_interrupts,
+)
 
 PAGES = 16 * 2**20 // 4096
 COUNT_FAULTS = """
@@ -44,7 +54,7 @@ def test_freed_memory_is_used_again_without_a_page_fault() -> None:
 
 
 def test_a_child_that_ends_is_waited_for_and_one_that_does_not_is_killed() -> None:
-    ends, stays = (SPAWN.Process(target=time.sleep, args=(seconds,)) for seconds in (0.1, 1e6))
+    ends, stays = (CONTEXT.Process(target=time.sleep, args=(seconds,)) for seconds in (0.1, 1e6))
     end_child(stays, 60)  # not started yet
     for process in (ends, stays):
         process.start()
@@ -52,6 +62,62 @@ def test_a_child_that_ends_is_waited_for_and_one_that_does_not_is_killed() -> No
     assert ends.exitcode == 0
     end_child(stays, 0.1)
     assert stays.exitcode == -signal.SIGKILL
+
+
+def tell_environment(connection: Connection) -> None:
+    """Body of a child."""
+    connection.send(dict(os.environ))
+
+
+def environment_of_a_child() -> dict[str, str]:
+    connection, remote = CONTEXT.Pipe()
+    process = CONTEXT.Process(target=tell_environment, args=(remote,))
+    process.start()
+    environment: dict[str, str] = connection.recv()
+    end_child(process, 60)
+    return environment
+
+
+def test_a_child_has_the_environment_of_the_moment_and_not_that_of_the_server(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    environment_of_a_child()  # from now on there is a server
+    monkeypatch.setenv("SET_LATER", "1")
+    monkeypatch.delenv("HOME", raising=False)
+    environment = environment_of_a_child()
+    assert environment == dict(os.environ) | dict.fromkeys(THREAD_VARIABLES, "1")
+    assert environment["SET_LATER"] == "1" and "HOME" not in environment
+
+
+TWO_CHILDREN = """
+import os, sys
+import psutil
+from quarl_nb.processes import CONTEXT
+
+def tell():
+    server = psutil.Process(os.getppid())
+    print(server.pid, server.num_threads(), "torch" in sys.modules, "quarl_nb.quant" in sys.modules)
+
+if __name__ == "__main__":
+    for _ in range(2):
+        child = CONTEXT.Process(target=tell)
+        child.start()
+        child.join()
+    print(os.getpid(), 1, "torch" in sys.modules, "quarl_nb.quant" in sys.modules)
+"""
+
+
+@pytest.mark.skipif(not PRELOADED, reason="children import for themselves")
+def test_children_are_forked_with_torch_from_a_process_without_threads(tmp_path: Path) -> None:
+    """A thread that held a lock at the fork would leave it locked in the child.
+
+    Of our own code the server has none: what is edited amid a run, its next child runs.
+    """
+    (script := tmp_path / "script.py").write_text(TWO_CHILDREN)
+    done = subprocess.run([sys.executable, script], check=True, capture_output=True, text=True)
+    first, second, parent = (line.split() for line in done.stdout.splitlines())
+    assert first == second == [first[0], "1", "True", "False"]
+    assert parent[0] != first[0] and parent[1:] == ["1", "False", "False"]
 
 
 def test_a_death_is_told_by_the_name_of_the_signal_where_it_has_one() -> None:

@@ -20,7 +20,7 @@ import pytest
 
 from quarl_nb import runner, workers
 from quarl_nb.errors import QuarlError
-from quarl_nb.processes import SPAWN
+from quarl_nb.processes import CONTEXT
 from quarl_nb.processor import cpu_model
 from quarl_nb.runner import RunSummary, plan, run_study
 from quarl_nb.store import ResultStore
@@ -423,14 +423,14 @@ def test_a_run_that_is_stopped_loses_only_cells_in_flight(tmp_path, how):
 
 
 def test_ctrl_c_while_a_worker_is_started_leaves_none_running(store, monkeypatch, ctrl_c):
-    begin = SPAWN.Process.start
+    begin = CONTEXT.Process.start
 
     def interrupted(self):
         begin(self)
         ctrl_c()
         time.sleep(0.2)  # tqdm's thread takes the signal, then this one is interrupted
 
-    monkeypatch.setattr(SPAWN.Process, "start", interrupted)
+    monkeypatch.setattr(CONTEXT.Process, "start", interrupted)
     with pytest.raises(KeyboardInterrupt):
         run(store)
     assert not multiprocessing.active_children()

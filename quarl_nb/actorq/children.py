@@ -22,13 +22,11 @@ from quarl_nb.actorq.variables import SharedVariables, Variables
 from quarl_nb.actorq.wire import decode
 from quarl_nb.errors import QuarlError, one_line
 from quarl_nb.processes import (
+    CONTEXT,
     POLL_S,
-    SPAWN,
     STOP_S,
-    child_environment,
     death,
     end_child,
-    end_with_parent,
     keep_freed_memory,
 )
 
@@ -49,15 +47,14 @@ class Child:
     ) -> None:
         self.name, self.restarts = name, restarts
         try:
-            self.connection, remote = SPAWN.Pipe()
+            self.connection, remote = CONTEXT.Pipe()
             with remote:
-                self.process = SPAWN.Process(
+                self.process = CONTEXT.Process(
                     target=_run, args=(body, remote, *arguments), name=name
                 )
-                with child_environment():
-                    self.process.start()
-        except OSError as error:  # too many open files, or processes
-            raise QuarlError(f"{name} cannot be started: {error.strerror}") from error
+                self.process.start()
+        except OSError as error:  # too many open files, or processes; a long TMPDIR
+            raise QuarlError(f"{name} cannot be started: {error.strerror or error}") from error
 
     def await_hello(self) -> None:
         while not self.connection.poll(POLL_S) and self.process.is_alive():
@@ -173,7 +170,6 @@ def _newest(shared: SharedVariables) -> Variables:
 
 def _run(body: Callable[..., None], connection: Connection, *arguments: Any) -> None:
     """Run a body until the parent closes the pipe, or interrupts it."""
-    end_with_parent()
     # SIGTERM ends it as Ctrl-C would, which a child has none of: environments are closed first.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     # Else a process that the environment starts would hold the pipe: if this one dies amid a

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from quarl_nb.errors import QuarlError
-from quarl_nb.processes import SPAWN
+from quarl_nb.processes import CONTEXT
 
 SLOTS = 3
 _EMPTY = -1
@@ -47,9 +47,9 @@ class SharedVariables:
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
-        self._bytes = SPAWN.RawArray(ctypes.c_uint8, SLOTS * capacity)
+        self._bytes = CONTEXT.RawArray(ctypes.c_uint8, SLOTS * capacity)
         # Per slot: version when writing began, version when it ended, size; then the newest slot.
-        self._stamps = SPAWN.RawArray(ctypes.c_int64, [_EMPTY] * (3 * SLOTS + 1))
+        self._stamps = CONTEXT.RawArray(ctypes.c_int64, [_EMPTY] * (3 * SLOTS + 1))
 
     @property
     def version(self) -> int:

@@ -9,12 +9,10 @@ from typing import Any
 
 from quarl_nb.errors import QuarlError, check_choice
 from quarl_nb.processes import (
-    SPAWN,
+    CONTEXT,
     STOP_S,
-    child_environment,
     death,
     end_child,
-    end_with_parent,
     holding_interrupts,
     lock_bars_by_threads,
 )
@@ -49,12 +47,12 @@ def _train_together(names: Sequence[str], deadline: float | None, workers: int) 
     if workers == 1:
         return _train_each(names, deadline)
     # Each worker ends at its None, so that none ever waits for a name.
-    queue = SPAWN.SimpleQueue()
+    queue = CONTEXT.SimpleQueue()
     for name in [*names, *[None] * workers]:
         queue.put(name)
-    crew = [SPAWN.Process(target=_work, args=(queue, deadline)) for _ in range(workers)]
+    crew = [CONTEXT.Process(target=_work, args=(queue, deadline)) for _ in range(workers)]
     try:
-        with child_environment():
+        with holding_interrupts():
             for process in crew:
                 process.start()
         for process in crew:
@@ -74,7 +72,6 @@ def _train_together(names: Sequence[str], deadline: float | None, workers: int) 
 
 
 def _work(queue: Any, deadline: float | None) -> None:
-    end_with_parent()
     lock_bars_by_threads()
     sys.exit(_train_each(iter(queue.get, None), deadline, show_bar=False))
 

@@ -22,13 +22,13 @@ from quarl_nb.actorq.result import ROLES
 from quarl_nb.energy import EnergyMeter
 from quarl_nb.errors import QuarlError
 from quarl_nb.inference import fast_policy
-from quarl_nb.processes import SPAWN, child_environment, end_with_parent
+from quarl_nb.processes import CONTEXT, holding_interrupts
 from quarl_nb.record import to_json
 from quarl_nb.rl.evaluate import evaluate
 from quarl_nb.rl.policies import load_policy
 from quarl_nb.studies.ptq import FIRST_SEED
 
-START_S = 6.0  # of a process that evaluates: its imports
+START_S = 2.0  # of a process that evaluates: its imports
 
 
 def train_evaluated(
@@ -113,7 +113,7 @@ def _evaluated_in_parallel(
 ) -> list[list[float]]:
     have_waited = _evaluators.cache_info().currsize > 0
     try:
-        with child_environment():
+        with holding_interrupts():
             found = _evaluators(processes).map(_returns, folders, repeat(env_id), repeat(seeds))
         return list(found)
     except BrokenProcessPool as error:
@@ -127,7 +127,7 @@ def _evaluated_in_parallel(
 def _evaluators(processes: int) -> ProcessPoolExecutor:
     """Processes that evaluate, and wait for the next run's policies: each takes `START_S` to
     start."""
-    pool = ProcessPoolExecutor(processes, SPAWN, initializer=end_with_parent)
+    pool = ProcessPoolExecutor(processes, CONTEXT)
     # A process that is a child itself waits for its children before Python would end the pool; and
     # its queues, by which it is ended, are closed at priority 10.
     Finalize(None, pool.shutdown, exitpriority=100)

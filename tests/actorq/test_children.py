@@ -24,7 +24,7 @@ from quarl_nb.actorq.settings import ActorTask, Settings
 from quarl_nb.actorq.variables import SharedVariables, Variables
 from quarl_nb.actorq.wire import encode
 from quarl_nb.errors import QuarlError
-from quarl_nb.processes import SPAWN
+from quarl_nb.processes import CONTEXT
 
 pytestmark = pytest.mark.timeout(60)  # what is tested here did not end at all
 
@@ -83,15 +83,22 @@ def test_what_a_dead_child_had_said_is_heard(sleeper: Path) -> None:
     child.end()
 
 
-def test_a_child_that_the_system_refuses_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("error", "reason"), [
+    (OSError(errno.EAGAIN, os.strerror(errno.EAGAIN)), "Resource temporarily unavailable"),
+    (OSError("AF_UNIX path too long"), "AF_UNIX path too long"),
+])  # fmt: skip
+def test_a_child_that_the_system_refuses_is_one_line(
+    error: OSError, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refused(self: Any) -> None:
-        raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+        raise error
 
-    monkeypatch.setattr(SPAWN.Process, "start", refused)
+    monkeypatch.setattr(CONTEXT.Process, "start", refused)
     open_before = len(os.listdir("/proc/self/fd"))
     with pytest.raises(QuarlError) as told:
         Child("actor 2", ByValue(lambda connection: None), ())
-    assert str(told.value) == "actor 2 cannot be started: Resource temporarily unavailable"
+    assert str(told.value) == f"actor 2 cannot be started: {reason}"
+    error.__traceback__ = None
     del told
     gc.collect()
     assert len(os.listdir("/proc/self/fd")) <= open_before

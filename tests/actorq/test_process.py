@@ -16,7 +16,7 @@ import torch
 from quarl_nb.actorq import ActorQ, Saving
 from quarl_nb.actorq.children import Child
 from quarl_nb.errors import QuarlError
-from quarl_nb.processes import SPAWN
+from quarl_nb.processes import CONTEXT
 from quarl_nb.processor import usable_cores
 
 
@@ -202,7 +202,7 @@ def test_ctrl_c_ends_the_run_and_keeps_what_was_done(small_dqn):
 
 
 def test_ctrl_c_while_a_child_is_started_leaves_none_running(small_dqn, monkeypatch, ctrl_c):
-    begin, begun = SPAWN.Process.start, []
+    begin, begun = CONTEXT.Process.start, []
 
     def interrupted(self):
         begin(self)
@@ -210,7 +210,7 @@ def test_ctrl_c_while_a_child_is_started_leaves_none_running(small_dqn, monkeypa
         ctrl_c()
         time.sleep(0.2)  # tqdm's thread takes the signal, then this one is interrupted
 
-    monkeypatch.setattr(SPAWN.Process, "start", interrupted)
+    monkeypatch.setattr(CONTEXT.Process, "start", interrupted)
     result = ActorQ(small_dqn(), n_actors=2).learn(100, progress_bar=False)
     assert begun == ["quantizer"] and (result.stopped, result.steps) == ("interrupted", 0)
 

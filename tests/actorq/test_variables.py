@@ -9,7 +9,7 @@ import pytest
 
 from quarl_nb.actorq.variables import SharedVariables, Variables
 from quarl_nb.errors import QuarlError
-from quarl_nb.processes import SPAWN
+from quarl_nb.processes import CONTEXT
 from quarl_nb.testing import numbered_payload, publish_versions
 
 SIZE = 1_000_000
@@ -17,7 +17,7 @@ SIZE = 1_000_000
 
 def test_a_thousand_versions_under_random_delays_are_never_torn_never_backwards():
     shared = SharedVariables(SIZE)
-    writer = SPAWN.Process(target=publish_versions, args=(shared, 1000, SIZE, 0))
+    writer = CONTEXT.Process(target=publish_versions, args=(shared, 1000, SIZE, 0))
     writer.start()
     rng = np.random.default_rng(1)
     seen = []
@@ -36,7 +36,7 @@ def test_a_thousand_versions_under_random_delays_are_never_torn_never_backwards(
 
 def test_a_writer_killed_at_any_moment_leaves_a_whole_payload_and_room_for_the_next():
     shared = SharedVariables(SIZE)
-    writer = SPAWN.Process(target=publish_versions, args=(shared, 10**9, SIZE, 0))
+    writer = CONTEXT.Process(target=publish_versions, args=(shared, 10**9, SIZE, 0))
     writer.start()
     while shared.version < 3:
         assert writer.exitcode is None

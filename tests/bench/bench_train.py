@@ -18,7 +18,7 @@ from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.env_util import make_atari_env
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecFrameStack
 
-from quarl_nb.processes import SPAWN, keep_freed_memory
+from quarl_nb.processes import CONTEXT, keep_freed_memory
 from quarl_nb.rl.model import ALGORITHMS, make_model
 from quarl_nb.rl.prioritized import PrioritizedDQN, PrioritizedReplayBuffer
 from quarl_nb.rl.recipes import Recipe, get_recipe
@@ -45,7 +45,7 @@ def main() -> None:
 
 def trainer(name: str, algo: str) -> ProcessPoolExecutor:
     """A process of its own, which trains: ours sets up its memory, SB3's has what Python has."""
-    return ProcessPoolExecutor(1, mp_context=SPAWN, initializer=prepare, initargs=(name, algo))
+    return ProcessPoolExecutor(1, mp_context=CONTEXT, initializer=prepare, initargs=(name, algo))
 
 
 def prepare(name: str, algo: str) -> None:

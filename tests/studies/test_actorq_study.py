@@ -10,7 +10,7 @@ import torch
 
 from quarl_nb.actorq.algorithms import ALGORITHMS, make_algorithm, options_of
 from quarl_nb.errors import QuarlError
-from quarl_nb.processes import SPAWN, child_environment
+from quarl_nb.processes import CONTEXT
 from quarl_nb.report.actorq.knobs import papers_setting
 from quarl_nb.report.paper import published
 from quarl_nb.rl.policies import save_policy
@@ -220,9 +220,8 @@ def _die(folder, env_id, seeds):
 def test_a_worker_that_evaluated_ends_with_its_evaluators(tmp_path):
     save_policy(policy_from_model(make_algorithm("dqn", "CartPole-v1", width=8)), tmp_path / "net")
     work = ([tmp_path / "net"] * 2, "CartPole-v1", range(3), 2)
-    worker = SPAWN.Process(target=actorq_training._evaluated_in_parallel, args=work)
-    with child_environment():
-        worker.start()
+    worker = CONTEXT.Process(target=actorq_training._evaluated_in_parallel, args=work)
+    worker.start()
     worker.join(60)
     worker.kill()
     assert worker.exitcode == 0
