@@ -179,8 +179,8 @@ def _check_folder(store: ResultStore, recompute: bool) -> None:
     """Refuse a mistyped folder, in place of measuring into it; the project's own may yet come."""
     if not recompute and not store.root.is_dir() and store.root != ResultStore().root:
         # In full: a notebook's working directory is its own folder, not where its user looks.
-        raise QuarlError(f"no records: '{store.root.absolute()}' is not a folder; recompute=True "
-                         "makes it, and measures")  # fmt: skip
+        raise QuarlError(f"no records: '{store.root.absolute()}' is not a folder (where there is "
+                         "`recompute`, that makes it, and measures)")  # fmt: skip
 
 
 def _check_recorded(
