@@ -57,16 +57,18 @@ def published(name: str, **provenance) -> None:
 
 
 @pytest.mark.parametrize("workers", ["1", pytest.param("2", marks=pytest.mark.slow)])
-def test_what_is_left_is_finished_and_what_failed_is_named(project, capfd, workers):
+def test_what_is_left_is_finished_and_what_failed_is_named(project, workers):
     for name in (PPO, A2C):
         nearly_done(name)
     zoo.run_folder(DQN).mkdir()
     (zoo.run_folder(DQN) / "checkpoint.pt").write_bytes(b"truncated")
-    assert main(["train", DQN, PPO, A2C, "--workers", workers]) == 1
-    captured = capfd.readouterr()
+    # In a process of its own: what forks its children was started by it, and writes where it does.
+    command = [sys.executable, "-m", "quarl_nb.cli", "train", DQN, PPO, A2C, "--workers", workers]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 1
     folders = {name: zoo.policy_folder(name) for name in (PPO, A2C)}
-    assert sorted(captured.out.splitlines()) == sorted(map(str, folders.values()))
-    (line,) = (line for line in captured.err.splitlines() if line.startswith("error: "))
+    assert sorted(done.stdout.splitlines()) == sorted(map(str, folders.values()))
+    (line,) = (line for line in done.stderr.splitlines() if line.startswith("error: "))
     assert re.search(f"{DQN}/checkpoint.pt' cannot be read: .*to start anew, delete it", line)
     assert not zoo.policy_folder(DQN).exists()
     for name, folder in folders.items():
