@@ -10,6 +10,7 @@ import ctypes
 import os
 import signal
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -18,6 +19,8 @@ from multiprocessing import parent_process, resource_tracker
 from multiprocessing.context import ForkServerContext, ForkServerProcess
 from multiprocessing.forkserver import set_forkserver_preload
 from multiprocessing.process import BaseProcess
+
+from quarl_nb.errors import QuarlError
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 STOP_S = 5.0  # how long a child may take to end before it is killed
@@ -81,10 +84,23 @@ class ChildProcess(ForkServerProcess):
     """A child with the environment of the moment that it is started, which ends with its parent."""
 
     def start(self) -> None:
+        """Begin it.
+
+        Raises:
+            QuarlError: the folder for temporary files is no place for the server's socket.
+            OSError: too many open files, or processes.
+        """
         set_forkserver_preload(PRELOADED)
-        with child_environment():
-            self._environment = dict(os.environ)
-            super().start()
+        try:
+            with child_environment():
+                self._environment = dict(os.environ)
+                super().start()
+        except OSError as error:
+            if error.errno is not None:
+                raise
+            # Of Python's own, not the system's: a socket's path has some hundred bytes.
+            reason = f"{error} in {tempfile.gettempdir()}; set a shorter TMPDIR"
+            raise QuarlError(f"no process can be started: {reason}") from error
 
     def run(self) -> None:
         threading.Thread(target=_exit_after_parent, daemon=True).start()

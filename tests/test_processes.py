@@ -120,6 +120,15 @@ def test_children_are_forked_with_torch_from_a_process_without_threads(tmp_path:
     assert parent[0] != first[0] and parent[1:] == ["1", "False", "False"]
 
 
+@pytest.mark.skipif(sys.version_info >= (3, 14), reason="a long TMPDIR is left out by Python")
+def test_a_folder_that_is_too_long_for_a_socket_is_named(tmp_path: Path) -> None:
+    (script := tmp_path / "script.py").write_text(TWO_CHILDREN)
+    (folder := tmp_path / ("x" * 100)).mkdir()
+    done = subprocess.run([sys.executable, script], env=os.environ | {"TMPDIR": str(folder)},
+                          capture_output=True, text=True)  # fmt: skip
+    assert done.returncode == 1 and f" in {folder}; set a shorter TMPDIR" in done.stderr
+
+
 def test_a_death_is_told_by_the_name_of_the_signal_where_it_has_one() -> None:
     assert death(-signal.SIGKILL) == "was ended by SIGKILL (out of memory?)"
     assert death(-signal.SIGTERM) == "was ended by SIGTERM"

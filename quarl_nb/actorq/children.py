@@ -53,8 +53,8 @@ class Child:
                     target=_run, args=(body, remote, *arguments), name=name
                 )
                 self.process.start()
-        except OSError as error:  # too many open files, or processes; a long TMPDIR
-            raise QuarlError(f"{name} cannot be started: {error.strerror or error}") from error
+        except OSError as error:  # too many open files, or processes
+            raise QuarlError(f"{name} cannot be started: {error.strerror}") from error
 
     def await_hello(self) -> None:
         while not self.connection.poll(POLL_S) and self.process.is_alive():

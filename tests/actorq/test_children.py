@@ -83,22 +83,15 @@ def test_what_a_dead_child_had_said_is_heard(sleeper: Path) -> None:
     child.end()
 
 
-@pytest.mark.parametrize(("error", "reason"), [
-    (OSError(errno.EAGAIN, os.strerror(errno.EAGAIN)), "Resource temporarily unavailable"),
-    (OSError("AF_UNIX path too long"), "AF_UNIX path too long"),
-])  # fmt: skip
-def test_a_child_that_the_system_refuses_is_one_line(
-    error: OSError, reason: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_child_that_the_system_refuses_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(self: Any) -> None:
-        raise error
+        raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
 
     monkeypatch.setattr(CONTEXT.Process, "start", refused)
     open_before = len(os.listdir("/proc/self/fd"))
     with pytest.raises(QuarlError) as told:
         Child("actor 2", ByValue(lambda connection: None), ())
-    assert str(told.value) == f"actor 2 cannot be started: {reason}"
-    error.__traceback__ = None
+    assert str(told.value) == "actor 2 cannot be started: Resource temporarily unavailable"
     del told
     gc.collect()
     assert len(os.listdir("/proc/self/fd")) <= open_before
