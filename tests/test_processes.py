@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
@@ -18,7 +17,6 @@ from quarl_nb.errors import QuarlError
 from quarl_nb.processes import (
     CONTEXT,
     PRELOADED,
-    THREAD_VARIABLES,
     child_environment,
     death,
     end_child,
@@ -64,29 +62,33 @@ def test_a_child_that_ends_is_waited_for_and_one_that_does_not_is_killed() -> No
     assert stays.exitcode == -signal.SIGKILL
 
 
-def tell_environment(connection: Connection) -> None:
-    """Body of a child."""
-    connection.send(dict(os.environ))
+LATER = """
+import os
+from quarl_nb.processes import CONTEXT
 
+def tell():
+    print(os.environ.get("SET_LATER"), "HOME" in os.environ, os.environ["OMP_NUM_THREADS"])
 
-def environment_of_a_child() -> dict[str, str]:
-    connection, remote = CONTEXT.Pipe()
-    process = CONTEXT.Process(target=tell_environment, args=(remote,))
-    process.start()
-    environment: dict[str, str] = connection.recv()
-    end_child(process, 60)
-    return environment
+def run_child():
+    child = CONTEXT.Process(target=tell)
+    child.start()
+    child.join()
+
+if __name__ == "__main__":
+    os.environ.update(HOME="/", OMP_NUM_THREADS="4")
+    run_child()  # from now on there is a server
+    os.environ["SET_LATER"] = "yes"
+    del os.environ["HOME"]
+    run_child()
+"""
 
 
 def test_a_child_has_the_environment_of_the_moment_and_not_that_of_the_server(
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
-    environment_of_a_child()  # from now on there is a server
-    monkeypatch.setenv("SET_LATER", "1")
-    monkeypatch.delenv("HOME", raising=False)
-    environment = environment_of_a_child()
-    assert environment == dict(os.environ) | dict.fromkeys(THREAD_VARIABLES, "1")
-    assert environment["SET_LATER"] == "1" and "HOME" not in environment
+    (script := tmp_path / "script.py").write_text(LATER)
+    done = subprocess.run([sys.executable, script], check=True, capture_output=True, text=True)
+    assert done.stdout.splitlines() == ["None True 1", "yes False 1"]
 
 
 TWO_CHILDREN = """
