@@ -31,7 +31,7 @@ def run(benches: list[list[str]], kept: Path) -> list[str]:
         benches: each a file in `BENCHES` and its arguments.
     """
     provenance = collect()
-    stamp = provenance["start_time"].replace(":", "").removesuffix("+0000")
+    stamp = provenance["start_time"][: len("2026-11-21T05:00:00")].replace(":", "")
     cpu = re.sub(r"[^\w.]+", "-", provenance["cpu"] or "processor").strip("-")
     kept.mkdir(parents=True, exist_ok=True)
     failed = []
