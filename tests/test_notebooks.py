@@ -501,7 +501,7 @@ def test_the_tour_tells_which_form_is_without_a_loss_if_one_is(lost, told):
 @pytest.mark.parametrize("load", [load_records, load_runs])
 def test_a_mistyped_folder_of_records_is_refused_and_not_made(load, tmp_path, monkeypatch):
     store = ResultStore(tmp_path / "recrods")
-    with pytest.raises(QuarlError, match=r"'.*recrods' is not a folder .*that makes it"):
+    with pytest.raises(QuarlError, match=r"'.*recrods' is not a folder \(where there is `rec"):
         load(store, ["weights"], "smoke")
     assert not store.root.exists()
     monkeypatch.chdir(tmp_path)  # a project of one's own, which has no records yet
