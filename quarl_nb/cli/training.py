@@ -16,6 +16,7 @@ from quarl_nb.processes import (
     holding_interrupts,
     lock_bars_by_threads,
 )
+from quarl_nb.processor import usable_cores
 from quarl_nb.writing import tell
 
 
@@ -44,13 +45,16 @@ def _tell_unfinished(names: Sequence[str]) -> None:
 
 
 def _train_together(names: Sequence[str], deadline: float | None, workers: int) -> int:
+    if not names:
+        return 0
+    cores = min(max(usable_cores() // workers, 1), 2)  # how fast it is on more was not measured
     if workers == 1:
-        return _train_each(names, deadline)
+        return _train_each(names, deadline, cores)
     # Each worker ends at its None, so that none ever waits for a name.
     queue = CONTEXT.SimpleQueue()
     for name in [*names, *[None] * workers]:
         queue.put(name)
-    crew = [CONTEXT.Process(target=_work, args=(queue, deadline)) for _ in range(workers)]
+    crew = [CONTEXT.Process(target=_work, args=(queue, deadline, cores)) for _ in range(workers)]
     try:
         with holding_interrupts():
             for process in crew:
@@ -71,16 +75,18 @@ def _train_together(names: Sequence[str], deadline: float | None, workers: int) 
     return 1 if any(process.exitcode for process in crew) else 0
 
 
-def _work(queue: Any, deadline: float | None) -> None:
+def _work(queue: Any, deadline: float | None, cores: int) -> None:
     lock_bars_by_threads()
-    sys.exit(_train_each(iter(queue.get, None), deadline, show_bar=False))
+    sys.exit(_train_each(iter(queue.get, None), deadline, cores, show_bar=False))
 
 
-def _train_each(names: Iterable[str], deadline: float | None, show_bar: bool = True) -> int:
+def _train_each(
+    names: Iterable[str], deadline: float | None, cores: int, show_bar: bool = True
+) -> int:
     from quarl_nb.rl.zoo import train_policies
 
     failed = 0
-    for _, result in train_policies(names, deadline, show_bar=show_bar):
+    for _, result in train_policies(names, deadline, show_bar, cores):
         if isinstance(result, QuarlError):
             failed = 1
             tell(f"error: {result}", sys.stderr)

@@ -48,21 +48,22 @@ COLUMNS = ("timesteps", "wall_s", "training_return", "eval_return", "eval_std")
 
 def train(
     recipe: Recipe, run_dir: Path, seed: int = 0, deadline: float | None = None,
-    show_bar: bool = True,
+    show_bar: bool = True, n_threads: int = 1,
 ) -> Progress:
     """Train until the recipe's steps or target return are reached, or `deadline` (Unix time).
 
     Continues from ``run_dir/checkpoint.pt`` where there is one. When the process is killed, what
     it did since the last is lost: `CHECKPOINT_EVERY_S` seconds, or more where saving takes long
     (`CHECKPOINT_SHARE`). So is a rollout that a kill or the deadline cuts short: its steps do not
-    count, as nothing was learned from them. `show_bar`: on a terminal.
+    count, as nothing was learned from them. `show_bar`: on a terminal. `n_threads`: of the games,
+    where it is Atari; those of torch are the caller's.
 
     Raises:
         QuarlError: the folder or the checkpoint cannot be read or written, or is of another seed,
             or the parameters became NaN.
     """
     make_writable(run_dir)
-    model = make_model(recipe, seed)
+    model = make_model(recipe, seed, n_threads)
     assert model.env is not None
     try:
         progress = _resume(run_dir / "checkpoint.pt", model, seed)

@@ -16,9 +16,10 @@ from quarl_nb.errors import QuarlError, check_choice
 from quarl_nb.locks import held_alone
 from quarl_nb.paths import policies_folder, project_root
 from quarl_nb.processes import keep_freed_memory
+from quarl_nb.rl.atari import is_atari
 from quarl_nb.rl.checkpoint import read_progress
 from quarl_nb.rl.policies import DESCRIPTION, load_digest, load_policy, save_policy
-from quarl_nb.rl.recipes import get_recipe, recipes
+from quarl_nb.rl.recipes import Recipe, get_recipe, recipes
 from quarl_nb.rl.train import train
 from quarl_nb.writing import make_writable
 
@@ -118,29 +119,45 @@ def wanted_policies(names: Sequence[str], missing: bool, retrain: bool = False) 
     return [name for name in named if retrain or name not in settled] + left
 
 
+def shares_cores(recipe: Recipe) -> bool:
+    """Whether updates are so large that two threads train faster than one (see docs/speed.md).
+
+    Those of convolutions are, and off-policy ones of more than 256 units; in smaller ones threads
+    wait for one another.
+    """
+    if is_atari(recipe.env_id):
+        return True
+    of_sb3 = {"dqn": [64, 64], "ddpg": [400, 300]}  # where a recipe names none
+    units = recipe.hyperparameters.get("policy_kwargs", {}).get("net_arch", of_sb3.get(recipe.algo))
+    return recipe.algo in of_sb3 and min(units) > 256
+
+
 def train_policies(
-    names: Iterable[str], deadline: float | None = None, show_bar: bool = True
+    names: Iterable[str], deadline: float | None = None, show_bar: bool = True, cores: int = 1
 ) -> Iterator[tuple[str, Path | QuarlError]]:
-    """Train policies one after the other, on one thread, each from its last checkpoint on.
+    """Train policies one after the other, each from its last checkpoint on.
 
     Args:
         names: taken one at a time, so that processes can share them.
         deadline: Unix time at which to stop and keep a checkpoint; the next call continues.
         show_bar: of progress, on a terminal.
+        cores: for the trainings that gain by more than one (`shares_cores`).
 
     Yields:
         each policy that was finished, with its folder, or that failed, with the reason; what
         fails stops no other.
     """
-    torch.set_num_threads(1)
     keep_freed_memory()
     for name in names:
         if deadline is not None and time.time() >= deadline:
             return
-        run_dir = run_folder(name)
+        recipe, run_dir = get_recipe(name), run_folder(name)
+        n_threads = cores if shares_cores(recipe) else 1
+        torch.set_num_threads(n_threads)
         try:
             with held(run_dir, name):
-                if train(get_recipe(name), run_dir, deadline=deadline, show_bar=show_bar).done:
+                if train(recipe, run_dir, deadline=deadline, show_bar=show_bar,
+                         n_threads=n_threads).done:  # fmt: skip
                     yield name, publish(run_dir, policy_folder(name))
         except QuarlError as error:
             yield name, QuarlError(str(error))  # whose traceback does not hold on to the model

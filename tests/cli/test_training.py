@@ -113,6 +113,20 @@ def test_there_are_no_more_processes_than_policies(project, monkeypatch, options
     started.assert_called_once_with([PPO, A2C], None, workers)
 
 
+@pytest.mark.parametrize(("usable", "workers", "cores"), [
+    (1, 1, 1), (2, 1, 2), (2, 2, 1), (8, 1, 2), (8, 3, 2), (3, 5, 1),
+])  # fmt: skip
+def test_the_cores_are_shared_out_among_the_processes(monkeypatch, usable, workers, cores):
+    monkeypatch.setattr(training, "usable_cores", lambda: usable)
+    monkeypatch.setattr(training, "_train_each", alone := Mock(return_value=0))
+    process = Mock(return_value=Mock(exitcode=0, is_alive=lambda: False))
+    monkeypatch.setattr(training, "CONTEXT", Mock(Process=process))
+    training.train_all([PPO, A2C], None, workers)
+    told = [alone.call_args.args] if workers == 1 else [c.kwargs["args"] for c in process.mock_calls
+                                                        if "args" in c.kwargs]  # fmt: skip
+    assert {arguments[2] for arguments in told} == {cores}
+
+
 @pytest.mark.parametrize("stream", ["stdout", "stderr"])
 def test_trainings_go_on_where_nobody_reads_of_them(project, monkeypatch, stream):
     for name in (PPO, A2C):
@@ -241,7 +255,7 @@ class ByValue:
 
 
 def test_a_training_that_is_killed_is_told(project, monkeypatch, capfd):
-    def killed(queue, deadline):
+    def killed(queue, deadline, cores):
         if queue.get() == PPO:
             os.kill(os.getpid(), signal.SIGKILL)
 
@@ -256,7 +270,7 @@ def test_a_training_that_is_killed_is_told(project, monkeypatch, capfd):
 def test_interrupted_workers_that_do_not_hear_it_are_killed_and_a_second_ctrl_c_leaves_none(
     project, monkeypatch, tmp_path, ctrl_c
 ):
-    def deaf(queue, deadline):
+    def deaf(queue, deadline, cores):
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         (tmp_path / f"{os.getpid()}.deaf").touch()
         time.sleep(1e6)

@@ -81,6 +81,29 @@ def test_dqn_on_pong_stays_what_its_policy_was_trained_with():
     assert get_recipe("dqn-PongNoFrameskip-v4").hyperparameters == provenance["hyperparameters"]
 
 
+def test_large_updates_alone_share_the_cores(project, monkeypatch):
+    found = {}
+
+    def observed(recipe, run_dir, n_threads, **_):
+        found[recipe.name] = (n_threads, torch.get_num_threads())
+        return SimpleNamespace(done=False)
+
+    monkeypatch.setattr(zoo, "train", observed)
+    before = torch.get_num_threads()
+    try:
+        for _ in zoo.train_policies(recipes(), cores=2):
+            pass
+    finally:
+        torch.set_num_threads(before)
+    assert set(found.values()) == {(1, 1), (2, 2)}
+    shared = {name for name, threads in found.items() if threads == (2, 2)}
+    assert {name for name in shared if "NoFrameskip" not in name} == {
+        *(f"ddpg-{env}" for env in ("MountainCarContinuous-v0", "HalfCheetah-v5", "Walker2d-v5",
+                                    "BipedalWalker-v3")), "dqn-AirNavigation-III",
+    }  # fmt: skip
+    assert sum("NoFrameskip" in name for name in shared) == 21
+
+
 def test_a2c_on_a_game_has_the_settings_of_the_rl_zoo_and_the_optimizer_of_sb3():
     model = make_model(get_recipe(f"a2c-{BREAKOUT}"), seed=0)
     optimizer = model.policy.optimizer
