@@ -122,14 +122,14 @@ def wanted_policies(names: Sequence[str], missing: bool, retrain: bool = False) 
 def shares_cores(recipe: Recipe) -> bool:
     """Whether updates are so large that two threads train faster than one (see docs/speed.md).
 
-    Those of convolutions are, and off-policy ones of more than 256 units; in smaller ones threads
-    wait for one another.
+    Those of convolutions are, and off-policy ones of 256 units or more and batches of 100 or more;
+    in smaller ones threads wait for one another.
     """
-    if is_atari(recipe.env_id):
-        return True
-    of_sb3 = {"dqn": [64, 64], "ddpg": [400, 300]}  # where a recipe names none
-    units = recipe.hyperparameters.get("policy_kwargs", {}).get("net_arch", of_sb3.get(recipe.algo))
-    return recipe.algo in of_sb3 and min(units) > 256
+    if is_atari(recipe.env_id) or recipe.algo in ("ppo", "a2c"):
+        return is_atari(recipe.env_id)
+    of_sb3 = {"dqn": [64, 64], "ddpg": [400, 300]}[recipe.algo]  # where a recipe names none
+    units = recipe.hyperparameters.get("policy_kwargs", {}).get("net_arch", of_sb3)
+    return min(units) >= 256 and recipe.hyperparameters["batch_size"] >= 100
 
 
 def train_policies(

@@ -99,7 +99,8 @@ def test_large_updates_alone_share_the_cores(project, monkeypatch):
     shared = {name for name, threads in found.items() if threads == (2, 2)}
     assert {name for name in shared if "NoFrameskip" not in name} == {
         *(f"ddpg-{env}" for env in ("MountainCarContinuous-v0", "HalfCheetah-v5", "Walker2d-v5",
-                                    "BipedalWalker-v3")), "dqn-AirNavigation-III",
+                                    "BipedalWalker-v3")),
+        *(f"dqn-AirNavigation-{policy}" for policy in ("II", "II-early", "III")),
     }  # fmt: skip
     assert sum("NoFrameskip" in name for name in shared) == 21
 
