@@ -125,8 +125,10 @@ def shares_cores(recipe: Recipe) -> bool:
     Those of convolutions are, and off-policy ones of 256 units or more and batches of 100 or more;
     in smaller ones threads wait for one another.
     """
-    if is_atari(recipe.env_id) or recipe.algo in ("ppo", "a2c"):
-        return is_atari(recipe.env_id)
+    if is_atari(recipe.env_id):
+        return True
+    if recipe.algo in ("ppo", "a2c"):
+        return False
     of_sb3 = {"dqn": [64, 64], "ddpg": [400, 300]}[recipe.algo]  # where a recipe names none
     units = recipe.hyperparameters.get("policy_kwargs", {}).get("net_arch", of_sb3)
     return min(units) >= 256 and recipe.hyperparameters["batch_size"] >= 100
