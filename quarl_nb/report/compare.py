@@ -16,8 +16,8 @@ from quarl_nb.report.stats import (
     Interval,
     alike,
     expanded,
+    expanded_interval,
     mean_interval,
-    percentile_interval,
 )
 
 
@@ -76,20 +76,22 @@ def relative_loss(reference: Floats, treatment: Floats, weights: Floats) -> Loss
     lost, room = x - y, MARGIN * np.sign(x.mean()) * x
     value, drawn, base = lost.mean() / abs(x.mean()), weights @ lost, np.abs(weights @ x)
     return Loss(
-        _redrawn_ratio(value, drawn, base, expanded(len(x))),
-        _redrawn_ratio(value, drawn, base, expanded(len(x), 1 - 2 * ALPHA)),
+        _redrawn_ratio(value, drawn, base, len(x), 1 - ALPHA),
+        _redrawn_ratio(value, drawn, base, len(x), 1 - 2 * ALPHA),
         p_no_loss=sign_flip_p(room - lost), p_loss=sign_flip_p(lost - room),
         p_gain=sign_flip_p(-lost), p_no_gain=sign_flip_p(room + lost),
     )  # fmt: skip
 
 
-def _redrawn_ratio(value: float, over: Floats, under: Floats, confidence: float) -> Interval:
-    """`percentile_interval` of the redraws `over` / `under` (shape [resamples]), or none."""
+def _redrawn_ratio(
+    value: float, over: Floats, under: Floats, n: int, confidence: float
+) -> Interval:
+    """`expanded_interval` of redraws `over` / `under` (shape [resamples]) of n pairs, or none."""
     nothing = under == 0
-    if nothing.sum() > (len(under) - 1) * (1 - confidence) / 2:
+    if nothing.sum() > (len(under) - 1) * (1 - expanded(n, confidence)) / 2:
         return Interval(float(value), np.nan, np.nan)
     draws = np.divide(over, under, out=np.copysign(np.inf, over), where=~nothing)
-    return percentile_interval(value, draws, confidence)
+    return expanded_interval(value, draws, n, confidence)
 
 
 @dataclass(frozen=True)

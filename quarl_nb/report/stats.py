@@ -149,13 +149,27 @@ def expanded_reach(n: int, confidence: float) -> float:
     return float(student.ppf((1 + confidence) / 2, n - 1)) * math.sqrt(n / (n - 1))
 
 
+def expanded_interval(value: float, draws: Floats, n: int, confidence: float = 0.95) -> Interval:
+    """The `expanded` percentile interval of redraws (shape [resamples]) of what n values give.
+
+    Of four values and fewer its ends lie beyond every redraw; they are then so many standard
+    deviations of the redraws from `value` at least.
+    """
+    nominal = expanded(n, confidence)
+    found = percentile_interval(value, draws, nominal)
+    if n == 1 or (1 - nominal) / 2 * len(draws) >= 1:
+        return found
+    further = expanded_reach(n, confidence) * float(draws[np.isfinite(draws)].std())
+    return Interval(found.value, min(found.low, value - further), max(found.high, value + further))
+
+
 def mean_interval(values: Floats, weights: Floats) -> Interval:
-    """Mean of `values` (shape [n]) with the expanded 95 % percentile interval of its redraws.
+    """Mean of `values` (shape [n]) with the 95 % `expanded_interval` of its redraws.
 
     Args:
         weights: `bootstrap_weights` of the n, shape [resamples, n].
     """
-    return percentile_interval(float(values.mean()), weights @ values, expanded(len(values)))
+    return expanded_interval(float(values.mean()), weights @ values, len(values))
 
 
 def median_ratio(

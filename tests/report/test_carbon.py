@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -22,6 +23,7 @@ from planted_actorq import (
 )
 from quarl_nb.power import grid_intensity
 from quarl_nb.report import carbon
+from quarl_nb.report.carbon import costs as costs_module
 from quarl_nb.report.carbon.costs import (
     ALL,
     PARTS,
@@ -571,6 +573,22 @@ def test_a_mean_saving_is_as_sure_as_its_fewest_runs_and_of_runs_metered_alike()
     mixed = costly.assign(**{"energy.method": costly["energy.method"].mask(counted, "rapl")})
     alone = costly[costly["task"] != "Walker Stand"]
     assert mean_saving(costed_runs(mixed)) == mean_saving(costed_runs(alone))
+
+
+def test_redraws_where_neither_gets_there_open_the_ends_of_a_mean_saving(monkeypatch) -> None:
+    runs = costed_runs(planted(["Walker Stand", "Cartpole (Gym)"], noise=0.1, seeds=range(9)))
+    plain, spend = mean_saving(runs), costs_module._kwh
+    for never, low, high in ((1, plain.low, plain.high), (500, 0, np.inf)):  # of 2000 redraws
+
+        def spent(*of: Any, never: int = never) -> np.ndarray:
+            kwh = spend(*of)
+            kwh[1 : 1 + never] = np.inf
+            return kwh
+
+        monkeypatch.setattr(costs_module, "_kwh", spent)
+        found = mean_saving(runs)
+        assert (found.value, found.low, found.high) == pytest.approx(
+            (plain.value, low, high), rel=0.01)
 
 
 def test_a_verdict_is_of_the_papers_setting_and_of_no_smoke() -> None:

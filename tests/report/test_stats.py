@@ -152,6 +152,24 @@ def test_both_intervals_of_a_loss_are_expanded(n: int) -> None:
         assert found.value == pytest.approx(1 - 95 / x.mean())
 
 
+@pytest.mark.parametrize("n", [2, 3, 4])
+def test_the_loss_of_a_few_pairs_is_held_by_its_interval(n: int) -> None:
+    """No redraw of so few lies beyond them: the ends of three would hold it in 3 cases of 4."""
+    generator = np.random.default_rng(5)
+    hits = []
+    for _ in range(500):
+        x, noise = generator.normal([[100.0], [0.0]], [[5.0], [3.0]], (2, n))
+        weights = stats.bootstrap_weights(n, generator, 2000)
+        found = compare.relative_loss(x, 0.9 * x + noise, weights).interval
+        hits.append(found.low <= 0.1 <= found.high)
+    assert 0.92 <= np.mean(hits) <= 0.99
+
+
+def test_a_single_pair_has_no_wider_interval_than_itself() -> None:
+    one = compare.paired_difference(np.array([3.0]), np.array([1.0]), np.ones((2000, 1)))
+    assert (one.value, one.low, one.high) == (2, 2, 2)
+
+
 def test_signs_are_drawn_once_for_as_many_differences(monkeypatch) -> None:
     pvalues.fixed_signs.cache_clear()
     drawn: list[int] = []
@@ -188,7 +206,7 @@ def test_a_percentile_interval_of_few_values_is_expanded() -> None:
     assert stats.expanded(2) > 0.999_999  # 12.7 * sqrt(2), 18 deviations
 
 
-@pytest.mark.parametrize("n", [5, 10, 60])
+@pytest.mark.parametrize("n", [3, 5, 10, 60])
 def test_paired_interval_covers_the_truth(n: int) -> None:
     generator = np.random.default_rng(3)
     hits = 0

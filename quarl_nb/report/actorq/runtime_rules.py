@@ -47,7 +47,7 @@ def inference_dominates(records: pd.DataFrame, pull_period: int) -> Finding:
 
 def actors_faster(records: pd.DataFrame, pull_period: int) -> Finding:
     """Time of an actor's step, environment and pulls included, fp32 (torch) over 8 and 16 bits:
-    surely above 1 on every task; not reproduced when surely below in one precision on all."""
+    surely above 1 on every task; not reproduced when on each one of them is surely below."""
     pairs = _pairs(records, pull_period)
     ratios = [[_ratio(full["actor_step_s"], runs["actor_step_s"]) for runs in quantized.values()]
               for _, full, quantized in pairs]  # fmt: skip
@@ -86,7 +86,7 @@ def computation_and_communication(
 
 def transfers_faster(records: pd.DataFrame, pull_period: int) -> Finding:
     """Pull and deserialize time together, fp32 (torch) over actors in 8 and 16 bits: surely above 1
-    on every task; not reproduced when surely below in one precision on all.
+    on every task; not reproduced when on each one of them is surely below.
 
     Together, because a payload that is sent ready to open has next to nothing to deserialize.
     """

@@ -230,6 +230,15 @@ def mean_saving(runs: pd.DataFrame) -> Interval:
             spent = [_kwh(drawn, name, ALL, "return") for name in pair]
             with np.errstate(invalid="ignore"):  # neither got there: infinity over infinity
                 draws.setdefault(task, []).append(spent[0] / spent[1])
-    of_tasks = [np.mean(ratios, axis=0) for ratios in draws.values()]
-    mean = np.mean(of_tasks, axis=0) if of_tasks else np.array([np.nan])
-    return Interval(*(value for _, value in ratio(mean, np.ones_like(mean), fewest)[:3]))
+    # As in `ratio`, where neither got there counts as 0 for one end and as infinite for the other.
+    low, high = (dict(ratio(mean, np.ones_like(mean), fewest))
+                 for mean in (_mean_of_tasks(draws, end) for end in (0.0, np.inf)))  # fmt: skip
+    if not draws or low[""] != high[""]:
+        return Interval(*[float("nan")] * 3)
+    return Interval(low[""], low["_low"], high["_high"])
+
+
+def _mean_of_tasks(draws: dict[str, list[Floats]], neither: float) -> Floats:
+    """Mean over tasks of the mean over the settings of each, `neither` in place of NaN."""
+    tasks = [np.where(np.isnan(ratios), neither, ratios).mean(axis=0) for ratios in draws.values()]
+    return np.mean(tasks, axis=0) if tasks else np.array([np.nan])
