@@ -193,7 +193,9 @@ def test_a_policys_draws_are_made_once_for_each_number_of_episodes(monkeypatch) 
 def test_a_row_holds_the_mean_of_its_own_returns() -> None:
     rows = paired_losses(frame(fp32=[10.0, 30], affine8=[10.0, 20])).set_index("precision")
     assert rows["mean"].to_dict() == {"fp32": 20, "affine8": 15}
-    assert (rows.loc["affine8", "mean_low"], rows.loc["affine8", "mean_high"]) == (10, 20)
+    reach = 12.706 * 7.071 / 2**0.5  # Student's t of one degree of freedom, of two means 10 apart
+    ends = rows.loc["affine8", ["mean_low", "mean_high"]].tolist()
+    assert ends == pytest.approx([15 - reach, 15 + reach], rel=0.03)
 
 
 def test_the_interval_of_90_percent_lies_within_that_of_95() -> None:
