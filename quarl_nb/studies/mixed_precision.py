@@ -149,9 +149,12 @@ class MixedPrecisionStudy:
 
 
 def sized_recipe(policy: str, precision: str) -> Recipe:
-    """Pong with the network of `policy` and what trains it, its features in `precision`."""
+    """Pong with the network of `policy` and what trains it, its features in `precision`.
+
+    Replay is uniform: what a prioritized one adds is the same for every network and precision.
+    """
     size = POLICIES[policy]
-    recipe = get_recipe(f"{size.algo}-{ENV_ID}")
+    recipe = get_recipe(f"{size.algo}-{ENV_ID}").with_uniform_replay()
     recipe = recipe.with_features(
         features_dim=size.units, filters=size.filters, precision=precision
     )

@@ -51,7 +51,7 @@ def trainer(name: str, algo: str) -> ProcessPoolExecutor:
 def prepare(name: str, algo: str) -> None:
     """In the trainer's process: make the model, and train to the end of its warm-up."""
     torch.set_num_threads(2)
-    recipe = get_recipe(f"{algo}-{ENV_ID}")
+    recipe = get_recipe(f"{algo}-{ENV_ID}").with_uniform_replay()  # SB3 has no other
     if algo == "dqn":  # updates from the first measured step on
         recipe.hyperparameters.update(learning_starts=300, buffer_size=REPLAY)
     model.append(PREPARED[name](recipe))

@@ -23,6 +23,7 @@ from quarl_nb.rl.model import make_model
 from quarl_nb.rl.policies import load_policy, save_policy
 from quarl_nb.rl.prioritized import PrioritizedDQN
 from quarl_nb.rl.recipes import get_recipe, recipes
+from quarl_nb.rl.recipes.atari import FIGURE_7, OTHER_GAMES
 from quarl_nb.rl.train import train
 
 SHORT = dict(timesteps=320, eval_every=160, eval_episodes=1, target_return=None)
@@ -59,26 +60,26 @@ def test_every_game_is_trained_for_at_least_a_million_steps_and_says_what_is_cut
     assert len(games) == 21
     for recipe in games:
         assert recipe.timesteps >= 1_000_000
-        if "Pong" not in recipe.name:
+        if "Pong" not in recipe.name or recipe.algo == "dqn":
             assert f"{recipe.timesteps // 1_000_000} of its 10 million steps" in recipe.source
 
 
-def test_prioritized_dqn_has_the_settings_of_table_5():
+@pytest.mark.parametrize("game", ["Pong", *FIGURE_7, *OTHER_GAMES])
+def test_dqn_on_a_game_has_the_settings_of_table_5_as_its_policy_had(game):
     published = dict(
         buffer_size=10_000, learning_rate=1e-4, learning_starts=10_000,
-        target_update_interval=1000, exploration_final_eps=0.01, exploration_fraction=0.1,
+        target_update_interval=1000, exploration_final_eps=0.01,
     )  # fmt: skip
-    recipe = get_recipe(f"dqn-{BREAKOUT}")
+    recipe = get_recipe(f"dqn-{game}NoFrameskip-v4")
     model = make_model(recipe, seed=0)
     assert isinstance(model, PrioritizedDQN)
     assert {name: getattr(model, name) for name in published} == published
-    assert model.replay_buffer.alpha == 0.6 and recipe.timesteps == 1_000_000
+    assert model.replay_buffer.alpha == 0.6
+    assert recipe.timesteps == (3_000_000 if game == "Pong" else 1_000_000)
+    assert model.exploration_fraction * recipe.timesteps == pytest.approx(100_000)
     model.env.close()
-
-
-def test_dqn_on_pong_stays_what_its_policy_was_trained_with():
-    provenance = load_policy("data/policies/dqn-PongNoFrameskip-v4").spec.provenance
-    assert get_recipe("dqn-PongNoFrameskip-v4").hyperparameters == provenance["hyperparameters"]
+    provenance = load_policy(f"data/policies/{recipe.name}").spec.provenance
+    assert recipe.hyperparameters == provenance["hyperparameters"]
 
 
 def test_large_updates_alone_share_the_cores(project, monkeypatch):

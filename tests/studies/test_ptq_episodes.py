@@ -8,7 +8,7 @@ from quarl_nb.errors import QuarlError
 from quarl_nb.rl.recipes import recipes
 from quarl_nb.runner import plan
 from quarl_nb.studies.ptq import PTQ
-from quarl_nb.studies.ptq_episodes import MOST, NEEDED, episodes_needed
+from quarl_nb.studies.ptq_episodes import NEEDED, episodes_needed
 
 
 def test_the_number_of_the_textbook():
@@ -46,7 +46,7 @@ def test_what_has_no_variance_or_no_mean_is_refused(reference, treatment, said):
 
 def test_only_what_is_judged_plays_so_many_and_all_else_as_many_as_before():
     assert NEEDED.keys() <= recipes().keys()
-    assert all(100 <= n <= MOST for n in NEEDED.values())
+    assert all(100 <= n <= 10_000 for n in NEEDED.values())  # more would be days of a core
     names = ["ppo-QbertNoFrameskip-v4", "ppo-CartPole-v1", "ddpg-Walker2d-v5"]
     cells = PTQ.cells({**PTQ.profiles["full"], "policies": names})
     played = {(cell["policy"], cell["precision"], cell["ranges"]): budget["episodes"]

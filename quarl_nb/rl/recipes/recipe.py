@@ -70,6 +70,11 @@ class Recipe:
         changed = {"policy_kwargs": policy | {"features_extractor_kwargs": features}}
         return replace(self, hyperparameters=self.hyperparameters | changed)
 
+    def with_uniform_replay(self) -> Recipe:
+        """The same with SB3's own replay buffer in place of a prioritized one."""
+        kept = {k: v for k, v in self.hyperparameters.items() if not k.startswith("replay_buffer")}
+        return replace(self, hyperparameters=kept)
+
 
 def linear(initial: float) -> Callable[[float], float]:
     """The RL Zoo's ``lin_x`` schedule: from `initial` to 0 as remaining progress goes 1 to 0."""
