@@ -178,8 +178,8 @@ def test_cells_pair_every_precision_with_the_ranges_it_can_have(project):
 
 def test_atari_policies_run_thirty_episodes(tmp_path, monkeypatch):
     net = lean_policy()
-    net.spec = replace(net.spec, env_id="PongNoFrameskip-v4")
-    save_policy(net, tmp_path / "data" / "policies" / "dqn-PongNoFrameskip-v4")
+    net.spec = replace(net.spec, env_id="QbertNoFrameskip-v4")
+    save_policy(net, tmp_path / "data" / "policies" / "dqn-QbertNoFrameskip-v4")
     monkeypatch.chdir(tmp_path)
     ((_, budget), *_) = PTQ.cells(PTQ.profiles["full"])
     assert budget["episodes"] == 30
