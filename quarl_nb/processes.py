@@ -1,4 +1,5 @@
-"""Child processes that start clean and leave nothing running: one thread each, no orphans.
+"""Child processes that start clean and leave nothing running: no orphans, and one thread each
+unless they ask for more.
 
 And what any process may need: Ctrl-C held back where it would break something
 (`holding_interrupts`), and memory kept where large networks are moved (`keep_freed_memory`).
@@ -13,11 +14,11 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from multiprocessing import parent_process, resource_tracker
 from multiprocessing.context import ForkServerContext, ForkServerProcess
-from multiprocessing.forkserver import set_forkserver_preload
+from multiprocessing.forkserver import ensure_running, set_forkserver_preload
 from multiprocessing.process import BaseProcess
 
 from quarl_nb.errors import QuarlError
@@ -72,11 +73,7 @@ def child_environment() -> Iterator[None]:
             os.environ.update(dict.fromkeys(THREAD_VARIABLES, "1"))
             yield
         finally:
-            for name, value in before.items():
-                if value is None:
-                    del os.environ[name]
-                else:
-                    os.environ[name] = value
+            _restore(before)
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
@@ -87,14 +84,20 @@ class ChildProcess(ForkServerProcess):
         """Begin it.
 
         Raises:
-            QuarlError: the folder for temporary files is no place for the server's socket.
-            OSError: too many open files, or processes.
+            QuarlError: the folder for temporary files is no place for the server's socket, or the
+                server could not fork.
+            OSError: too many open files.
         """
         set_forkserver_preload(PRELOADED)
         try:
             with child_environment():
+                with _importing_as_here():
+                    ensure_running()
                 self._environment = dict(os.environ)
                 super().start()
+        except EOFError as error:
+            reason = "the server that forks them has ended (too many processes, or no memory left?)"
+            raise QuarlError(f"no process can be started: {reason}") from error
         except OSError as error:
             if error.errno is not None:
                 raise
@@ -103,12 +106,36 @@ class ChildProcess(ForkServerProcess):
             raise QuarlError(f"no process can be started: {reason}") from error
 
     def run(self) -> None:
-        threading.Thread(target=_exit_after_parent, daemon=True).start()
-        # The server has both as they were when it was started, which others may have done (SB3).
+        # The server may have been started by others (SB3), and has its signals and its environment
+        # from then; threads inherit what is blocked.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         os.environ.clear()
         os.environ.update(self._environment)
+        threading.Thread(target=_exit_after_parent, daemon=True).start()
+        if "numpy" in sys.modules:  # all would draw the server's numbers; Python's are its own
+            sys.modules["numpy"].random.seed()
         super().run()
+
+
+@contextmanager
+def _importing_as_here() -> Iterator[None]:
+    """Have the server import what this process would, and nothing of the current folder first."""
+    own = {"PYTHONSAFEPATH": "1", "PYTHONPATH": os.pathsep.join(p or os.getcwd() for p in sys.path)}
+    before = {name: os.environ.get(name) for name in own}
+    os.environ.update(own)
+    try:
+        yield
+    finally:
+        _restore(before)
+
+
+def _restore(variables: Mapping[str, str | None]) -> None:
+    """Set environment variables to what they were, None: not there."""
+    for name, value in variables.items():
+        if value is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = value
 
 
 class ChildContext(ForkServerContext):

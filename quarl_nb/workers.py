@@ -238,7 +238,7 @@ def _reset_peak_memory() -> None:
 def _peak_memory_bytes() -> int | None:
     """Peak resident memory of this process since the reset; None where /proc does not tell.
 
-    Not `ru_maxrss`: after a spawn that still counts the memory of the parent.
+    Not `ru_maxrss`, which cannot be reset between cells.
     """
     try:
         status = Path("/proc/self/status").read_text()

@@ -122,6 +122,59 @@ def test_children_are_forked_with_torch_from_a_process_without_threads(tmp_path:
     assert parent[0] != first[0] and parent[1:] == ["1", "False", "False"]
 
 
+DRAWING = """
+from quarl_nb.processes import CONTEXT
+
+def draw():
+    import random
+    import numpy
+    print(random.random(), numpy.random.random())
+
+if __name__ == "__main__":
+    for _ in range(2):
+        child = CONTEXT.Process(target=draw)
+        child.start()
+        child.join()
+"""
+
+
+def test_children_draw_other_random_numbers_than_one_another(tmp_path: Path) -> None:
+    (script := tmp_path / "script.py").write_text(DRAWING)
+    done = subprocess.run([sys.executable, script], check=True, capture_output=True, text=True)
+    numbers = done.stdout.split()
+    assert len(set(numbers)) == len(numbers) == 4
+
+
+def test_a_module_of_the_current_folder_is_not_taken_for_pythons(tmp_path: Path) -> None:
+    (script := tmp_path / "script.py").write_text(DRAWING)
+    (folder := tmp_path / "elsewhere").mkdir()
+    (folder / "calendar.py").write_text("raise SystemExit('usage: calendar.py YEAR')")
+    done = subprocess.run([sys.executable, script], cwd=folder, capture_output=True, text=True)
+    assert done.returncode == 0 and len(done.stdout.split()) == 4, done.stderr
+
+
+NO_FORK = """
+import os, sys
+
+def fork():
+    raise BlockingIOError(11, "Resource temporarily unavailable")
+
+if any("forkserver" in argument for argument in sys.orig_argv):
+    os.fork = fork
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="forks elsewhere, too")
+def test_where_no_process_can_be_forked_one_line_says_so(tmp_path: Path) -> None:
+    (script := tmp_path / "script.py").write_text(DRAWING)
+    (tmp_path / "sitecustomize.py").write_text(NO_FORK)
+    paths = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run([sys.executable, script], env=os.environ | {"PYTHONPATH": paths},
+                          capture_output=True, text=True)  # fmt: skip
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].endswith("(too many processes, or no memory left?)")
+
+
 @pytest.mark.skipif(sys.version_info >= (3, 14), reason="a long TMPDIR is left out by Python")
 def test_a_folder_that_is_too_long_for_a_socket_is_named(tmp_path: Path) -> None:
     (script := tmp_path / "script.py").write_text(TWO_CHILDREN)

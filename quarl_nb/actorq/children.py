@@ -64,8 +64,8 @@ class Child:
             raise QuarlError(f"{self.name} {self.death()} while it started{self._start_hint()}")
 
     def _start_hint(self) -> str:
-        # A spawned child imports the script that started it; 1 is Python's exit code of an error
-        # there, and `_run` has others.
+        # A child imports the script that started it; of an error there it ends with 1, as `_run`
+        # never does.
         if self.process.exitcode != 1 or not hasattr(sys.modules["__main__"], "__file__"):
             return ""
         return '; a script must start ActorQ under if __name__ == "__main__":'
