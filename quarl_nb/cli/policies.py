@@ -22,7 +22,8 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
                        help="also named policies that are trained (delete runs/NAME to begin anew)")
     train.add_argument("--hours", type=float, help="stop in time; the same command goes on")
     train.add_argument("--workers", type=int, metavar="N",
-                       help="how many at once (default: the cores there are)")
+                       help="how many at once (default: the cores there are; a large network "
+                            "alone takes two while that is faster, unless OMP_NUM_THREADS=1)")
     train.add_argument("--list", action="store_true",
                        help="list the policies, or those named, and stop (with --missing: those of "
                             "them that are not trained)")

@@ -47,7 +47,10 @@ def _tell_unfinished(names: Sequence[str]) -> None:
 def _train_together(names: Sequence[str], deadline: float | None, workers: int) -> int:
     if not names:
         return 0
-    cores = min(max(usable_cores() // workers, 1), 2)  # how fast it is on more was not measured
+    import torch
+
+    # How fast a training is on more than two was not measured. OMP_NUM_THREADS may ask for fewer.
+    cores = min(max(usable_cores() // workers, 1), torch.get_num_threads(), 2)
     if workers == 1:
         return _train_each(names, deadline, cores)
     # Each worker ends at its None, so that none ever waits for a name.

@@ -35,6 +35,7 @@ from quarl_nb.rl.policies import save_policy
 from quarl_nb.rl.recipes import Recipe
 from quarl_nb.rl.run_files import describe_run, forget_lost
 from quarl_nb.rl.sb3.convert import policy_from_model
+from quarl_nb.rl.threads import faster_threads
 from quarl_nb.writing import abandon, make_writable
 
 logger = logging.getLogger(__name__)
@@ -124,7 +125,7 @@ def _go_on(
         callbacks.append(CurriculumCallback(recipe.curriculum, progress.stages))
     try:
         if remaining > 0:
-            with denormals_as_zero():
+            with denormals_as_zero(), faster_threads(model):
                 model.learn(
                     remaining, callback=callbacks, reset_num_timesteps=progress.timesteps == 0
                 )

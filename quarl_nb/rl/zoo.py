@@ -18,6 +18,7 @@ from quarl_nb.paths import policies_folder, project_root
 from quarl_nb.processes import keep_freed_memory
 from quarl_nb.rl.atari import is_atari
 from quarl_nb.rl.checkpoint import read_progress
+from quarl_nb.rl.denormals import denormals_as_zero
 from quarl_nb.rl.policies import DESCRIPTION, load_digest, load_policy, save_policy
 from quarl_nb.rl.recipes import Recipe, get_recipe, recipes
 from quarl_nb.rl.train import train
@@ -122,8 +123,8 @@ def wanted_policies(names: Sequence[str], missing: bool, retrain: bool = False) 
 def shares_cores(recipe: Recipe) -> bool:
     """Whether updates are so large that two threads train faster than one (see docs/speed.md).
 
-    Those of convolutions are, and off-policy ones of 256 units or more and batches of 100 or more;
-    in smaller ones threads wait for one another.
+    True of Atari, and of DQN and DDPG with layers of at least 256 units and batches of at least
+    100; in smaller updates threads wait for one another.
     """
     if is_atari(recipe.env_id):
         return True
@@ -143,28 +144,30 @@ def train_policies(
         names: taken one at a time, so that processes can share them.
         deadline: Unix time at which to stop and keep a checkpoint; the next call continues.
         show_bar: of progress, on a terminal.
-        cores: for the trainings that gain by more than one (`shares_cores`).
+        cores: for the trainings that gain by more than one (`shares_cores`), while they do
+            (`faster_threads`).
 
     Yields:
         each policy that was finished, with its folder, or that failed, with the reason; what
         fails stops no other.
     """
     keep_freed_memory()
-    for name in names:
-        if deadline is not None and time.time() >= deadline:
-            return
-        recipe, run_dir = get_recipe(name), run_folder(name)
-        n_threads = cores if shares_cores(recipe) else 1
-        torch.set_num_threads(n_threads)
-        try:
-            with held(run_dir, name):
-                if train(recipe, run_dir, deadline=deadline, show_bar=show_bar,
-                         n_threads=n_threads).done:  # fmt: skip
-                    yield name, publish(run_dir, policy_folder(name))
-        except QuarlError as error:
-            yield name, QuarlError(str(error))  # whose traceback does not hold on to the model
-        except Exception as error:  # of an environment or a library; a queue runs for days
-            yield name, _unexpected(name, run_dir, error)
+    with denormals_as_zero():  # torch starts its threads meanwhile, which then do so, too
+        for name in names:
+            if deadline is not None and time.time() >= deadline:
+                return
+            recipe, run_dir = get_recipe(name), run_folder(name)
+            n_threads = cores if shares_cores(recipe) else 1
+            torch.set_num_threads(n_threads)
+            try:
+                with held(run_dir, name):
+                    if train(recipe, run_dir, deadline=deadline, show_bar=show_bar,
+                             n_threads=n_threads).done:  # fmt: skip
+                        yield name, publish(run_dir, policy_folder(name))
+            except QuarlError as error:
+                yield name, QuarlError(str(error))  # whose traceback does not hold on to the model
+            except Exception as error:  # of an environment or a library; a queue runs for days
+                yield name, _unexpected(name, run_dir, error)
 
 
 def _unexpected(name: str, run_dir: Path, error: Exception) -> QuarlError:

@@ -37,7 +37,7 @@ def first_threads(cores: SharedCores) -> int:
 def update(monkeypatch) -> Callable[..., int]:
     """One update that takes the seconds given for so many threads; how many it had."""
     now = [0.0]
-    monkeypatch.setattr("quarl_nb.actorq.cores.time.perf_counter", lambda: now[0])
+    monkeypatch.setattr("quarl_nb.rl.threads.time.perf_counter", lambda: now[0])
 
     def one(cores: SharedCores, seconds: Mapping[int, float]) -> int:
         with cores.shared():

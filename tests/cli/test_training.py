@@ -113,11 +113,15 @@ def test_there_are_no_more_processes_than_policies(project, monkeypatch, options
     started.assert_called_once_with([PPO, A2C], None, workers)
 
 
-@pytest.mark.parametrize(("usable", "workers", "cores"), [
-    (1, 1, 1), (2, 1, 2), (2, 2, 1), (8, 1, 2), (8, 3, 2), (3, 5, 1),
+@pytest.mark.parametrize(("usable", "threads", "workers", "cores"), [
+    (1, 1, 1, 1), (2, 2, 1, 2), (2, 2, 2, 1), (8, 8, 1, 2), (8, 8, 3, 2), (3, 3, 5, 1),
+    (8, 1, 1, 1),  # OMP_NUM_THREADS=1
 ])  # fmt: skip
-def test_the_cores_are_shared_out_among_the_processes(monkeypatch, usable, workers, cores):
+def test_the_cores_are_shared_out_among_the_processes(
+    monkeypatch, usable, threads, workers, cores
+):
     monkeypatch.setattr(training, "usable_cores", lambda: usable)
+    monkeypatch.setattr("torch.get_num_threads", lambda: threads)
     monkeypatch.setattr(training, "_train_each", alone := Mock(return_value=0))
     process = Mock(return_value=Mock(exitcode=0, is_alive=lambda: False))
     monkeypatch.setattr(training, "CONTEXT", Mock(Process=process))
