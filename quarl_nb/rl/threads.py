@@ -19,7 +19,7 @@ class FasterThreads:
     """Torch's threads, or one while that is faster, by the time that updates take.
 
     A thread that waits for its core holds up all others at every operation: beside somebody else's
-    busy core (Zen 5) an update of DQN 256 wide takes 1 ms with one thread and 2 to 50 with two.
+    busy core (Zen 5) an update 256 wide takes 1 ms with one thread and 2 to 50 with two.
     """
 
     def __init__(self) -> None:
