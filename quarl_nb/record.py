@@ -10,15 +10,34 @@ from typing import Any
 
 import numpy as np
 
+from quarl_nb.errors import QuarlError
 from quarl_nb.study import canonical_json
+
+OWN = ("key", "profile", "backend", "source", "wall_s")  # a record's own columns in its row
+GROUPS = ("budget", "energy", "provenance", "extra")
+
+
+def check_columns(cell: Mapping[str, Any], measured: Mapping[str, Any] | None = None) -> None:
+    """Refuse fields that would hide one another, or a record's own, in its row.
+
+    Raises:
+        QuarlError: names them.
+    """
+    if clash := set(cell) & set(measured or {}):
+        raise QuarlError(f"measured fields hide cell fields: {', '.join(sorted(clash))}")
+    own = [name for name in {**cell, **(measured or {})}
+           if name in OWN or name.partition(".")[0] in GROUPS and "." in name]  # fmt: skip
+    if own:
+        raise QuarlError(f"fields called as a record's own are: {', '.join(own)}; taken are "
+                         f"{', '.join(OWN)}, and {'.*, '.join(GROUPS)}.*")  # fmt: skip
 
 
 def flatten(record: Mapping[str, Any]) -> dict[str, Any]:
     """A record as one row: cell and measured fields bare, the others under their group's name."""
     row = {"key": record["key"], "profile": record["profile"], **record["cell"]}
     row |= record["measured"]
-    row |= {name: record[name] for name in ("backend", "source", "wall_s") if name in record}
-    for group in ("budget", "energy", "provenance", "extra"):
+    row |= {name: record[name] for name in OWN if name in record}
+    for group in GROUPS:
         row |= {f"{group}.{name}": value for name, value in record.get(group, {}).items()}
     return row
 

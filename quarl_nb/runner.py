@@ -17,6 +17,7 @@ from tqdm import tqdm
 from quarl_nb.energy import EnergyMeter
 from quarl_nb.errors import QuarlError, check_counts
 from quarl_nb.locks import entered_first, in_turn
+from quarl_nb.record import check_columns
 from quarl_nb.store import ResultStore
 from quarl_nb.study import Cell, Study, resolve_parameters
 from quarl_nb.workers import Job, Outcome, Task, run_jobs
@@ -115,6 +116,7 @@ def plan(
     """The cells of a run, each once, in the study's order; `run_study`'s arguments and errors."""
     jobs: dict[str, Job] = {}
     for cell, budget in study.cells(resolve_parameters(study, profile, parameters)):
+        check_columns(cell)  # before hours are spent on what could not be read
         key = Cell(study.name, cell).key(budget, study.schema_version)
         jobs.setdefault(key, Job(key, dict(cell), dict(budget)))
     if parameters and not jobs:

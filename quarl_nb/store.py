@@ -20,13 +20,12 @@ from quarl_nb.locks import locked
 from quarl_nb.paths import entries, project_root
 from quarl_nb.record import checksum, flatten, to_json, to_text
 from quarl_nb.shown_records import of_present_policies, one_of_each_cell
-from quarl_nb.study import Cell
+from quarl_nb.study import PROFILES, Cell
 from quarl_nb.writing import make_writable, sweep, write_atomically
 
 if TYPE_CHECKING:
     import pandas as pd
 
-PROFILES = ("full", "quick", "smoke")  # best first
 _RENEW = "delete it, and its study measures the cell again"
 
 

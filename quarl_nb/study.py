@@ -12,6 +12,8 @@ import numpy as np
 
 from quarl_nb.errors import QuarlError, check_choice, same_type
 
+PROFILES = ("full", "quick", "smoke")  # best first
+
 
 def canonical_json(value: Any) -> str:
     """The one JSON text of `value`: sorted keys, no spaces, no NaN or infinity."""
@@ -95,7 +97,7 @@ class Study(Protocol):
 
     @property
     def profiles(self) -> Mapping[str, Mapping[str, Any]]:
-        """Profile name ("smoke", "quick", "full") -> its parameters with their values."""
+        """Profile, one of `PROFILES` -> its parameters with their values."""
         ...
 
     def cells(
@@ -119,10 +121,14 @@ def resolve_parameters(
     """The profile's parameters with `overrides` in their place.
 
     Raises:
-        QuarlError: unknown profile or parameter, a value of another type than the default's (of
-            a list's elements: than that of the first profile that has any), or one not finite.
+        QuarlError: unknown profile, or none of `PROFILES`; unknown parameter, a value of another
+            type than the default's (of a list's elements: than that of the first profile that has
+            any), or one not finite.
     """
     check_choice(f"profile of study {study.name!r}", profile, study.profiles)
+    if profile not in PROFILES:  # whose records nobody would find
+        raise QuarlError(f"study {study.name!r} has a profile {profile!r}; a study's may be: "
+                         f"{', '.join(PROFILES)}")  # fmt: skip
     parameters = dict(study.profiles[profile])
     for name, value in (overrides or {}).items():
         check_choice(f"parameter of study {study.name!r}", name, parameters)

@@ -24,7 +24,7 @@ from quarl_nb.processes import (
     holding_interrupts,
     lock_bars_by_threads,
 )
-from quarl_nb.record import to_json
+from quarl_nb.record import check_columns, to_json
 from quarl_nb.store import ResultStore
 from quarl_nb.study import Study
 
@@ -214,8 +214,7 @@ def _measure(task: Task, origin: Mapping[str, Any], job: Job) -> Outcome:
             "extra": measurement.extra,
             "provenance": {**origin, "start_time": started},
         })  # fmt: skip
-        if clash := set(job.cell) & set(measurement.measured):
-            raise ValueError(f"measured fields hide cell fields: {', '.join(sorted(clash))}")
+        check_columns(job.cell, measurement.measured)
     except Exception as error:  # whatever a cell does, the others go on
         return task.fail(job, one_line(error), traceback.format_exc())
     try:

@@ -561,6 +561,10 @@ def test_bad_input_of_the_other_commands(arguments, message, capsys):
          "unrecognized arguments: --actors 3 (see quarl-nb actorq --help)"),
         (["status", "--records", ""],
          "argument --records: the name is empty (see quarl-nb status --help)"),
+        (["evaluate", "ppo-CartPole-v1", "--env", ""],
+         "argument --env: the name is empty (see quarl-nb evaluate --help)"),
+        (["export", "ppo-CartPole-v1", "--env", "", "--to", "out"],
+         "argument --env: the name is empty (see quarl-nb export --help)"),
         ([], "the following arguments are required: COMMAND (see quarl-nb --help)"),
     ],
 )  # fmt: skip

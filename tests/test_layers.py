@@ -24,7 +24,7 @@ ALLOWED = {
     "inference": BASE | {"quant", "rl", "inference"},
     "actorq": BASE | {"quant", "inference", "rl", "processes", "actorq"},
     "study": BASE,
-    "record": {"study"},
+    "record": {"errors", "study"},
     "shown_records": {"study"},
     "store": BASE | {"study", "record", "shown_records"},
     "provenance": BASE,

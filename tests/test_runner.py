@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -149,8 +150,28 @@ def test_a_record_tells_what_ran_and_when_its_own_cell_began(store, monkeypatch)
 
 def test_a_measured_field_of_a_cell_fields_name_is_refused(store):
     outcome = measured(store, OddStudy(found=Measurement({"number": 3, "x": 1}, backend="fake")))
-    assert outcome.error == "ValueError: measured fields hide cell fields: number"
+    assert outcome.error == "measured fields hide cell fields: number"
     assert not store.records("fake", "smoke")
+
+
+@pytest.mark.parametrize("name", ["key", "wall_s", "budget.episodes", "extra.licence"])
+def test_a_field_of_a_records_own_columns_name_is_refused(store, name):
+    message = f"^fields called as a record's own are: {re.escape(name)}; taken are key, profile, "
+    outcome = measured(store, OddStudy(found=Measurement({name: 3}, backend="fake")))
+    assert re.search(message, outcome.error) and not store.records("fake", "smoke")
+
+    class OddCells(OddStudy):
+        def cells(self, parameters):
+            return [({name: 1}, {})]
+
+    with pytest.raises(QuarlError, match=message):  # before anything is measured
+        plan(OddCells(), "smoke")
+
+
+def test_a_field_that_only_begins_as_a_records_own_does_is_kept(store):
+    found = Measurement({"extra": 1, "budget_s": 2, "keys": 4}, backend="fake")
+    assert measured(store, OddStudy(found=found)).error is None
+    assert store.frame("fake")[["extra", "budget_s", "keys"]].values.tolist() == [[1, 2, 4]]
 
 
 def test_a_reason_that_cannot_be_written_ends_the_run(store, monkeypatch):

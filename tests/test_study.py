@@ -68,6 +68,15 @@ def test_bad_parameters_are_refused(profile, overrides, message):
         resolve_parameters(FakeStudy(), profile, overrides)
 
 
+def test_a_profile_whose_records_nobody_would_find_is_refused():
+    class Paper(FakeStudy):
+        profiles = {"paper": FakeStudy().profiles["smoke"]}
+
+    message = "^study 'fake' has a profile 'paper'; a study's may be: full, quick, smoke$"
+    with pytest.raises(QuarlError, match=message):
+        resolve_parameters(Paper(), "paper")
+
+
 class SeededStudy(FakeStudy):
     """Its smallest profile has no seeds, and so does not show that they are numbers."""
 

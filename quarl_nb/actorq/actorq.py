@@ -186,7 +186,7 @@ class ActorQ:
         except BaseException:
             self.algorithm.learning_starts = learning_starts  # which resuming may have put off
             raise
-        if progress.timesteps < total_steps <= self.algorithm.learning_starts:
+        if progress.timesteps < total_steps < self.algorithm.learning_starts:
             logger.warning("learning starts only after %d steps, of %d",
                            self.algorithm.learning_starts, total_steps)  # fmt: skip
         return learner, progress

@@ -9,10 +9,9 @@ from quarl_nb.actorq.variables import Variables
 from quarl_nb.actorq.wire import decode, encode
 from quarl_nb.errors import QuarlError, users_own
 from quarl_nb.inference import make_payload
-from quarl_nb.inference.export import check_without_hooks
 from quarl_nb.inference.payload import Payload
 from quarl_nb.inference.payload import encode as encode_payload
-from quarl_nb.rl.policies import PolicyNet
+from quarl_nb.rl.policy_net import PolicyNet, check_without_hooks
 
 
 def make_variables(net: PolicyNet, version: int, task: ActorTask) -> Variables:

@@ -15,14 +15,19 @@ if TYPE_CHECKING:
 
 
 def place(text: str) -> Path:
-    """A file or folder; an empty name, as of a variable that is not set, would be the current one.
+    """A file or folder; an empty name would be the current one. Same errors as `named`."""
+    return Path(named(text))
+
+
+def named(text: str) -> str:
+    """What has a name; one that is empty, as of a variable that is not set, would be none given.
 
     Raises:
         argparse.ArgumentTypeError: it is empty.
     """
     if not text:
         raise argparse.ArgumentTypeError("the name is empty")
-    return Path(text)
+    return text
 
 
 def add_settings(parser: argparse.ArgumentParser, text: str) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from quarl_nb.cli.arguments import place
+from quarl_nb.cli.arguments import named, place
 from quarl_nb.cli.policies import policy_source
 from quarl_nb.errors import QuarlError
 from quarl_nb.writing import folder_to_fill
@@ -25,7 +25,7 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     export.add_argument("--precision", default="int8", help="fp32, int8 or int4 (default: int8)")
     export.add_argument("--to", type=place, required=True, metavar="DIR", help="folder to write")
     export.add_argument("--ranges", default="minmax", help="minmax, per_channel, percentile or mse")
-    export.add_argument("--env", metavar="ID", help="default: what the policy says")
+    export.add_argument("--env", type=named, metavar="ID", help="default: what the policy says")
     export.add_argument("--observations", type=place, metavar="FILE",
                         help=".npy of raw observations (default: recorded in the environment)")
     export.add_argument("--vecnormalize", type=place, metavar="FILE",

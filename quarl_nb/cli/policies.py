@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable
 from pathlib import Path
 
-from quarl_nb.cli.arguments import place
+from quarl_nb.cli.arguments import named, place
 from quarl_nb.errors import QuarlError, check_choice, check_counts, check_episode_seeds
 from quarl_nb.paths import entries, policies_folder
 from quarl_nb.processor import usable_cores
@@ -32,8 +32,8 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     quantize = command(quantize_command, "my_sb3_model.zip --bits 8 --env CartPole-v1")
     for reads_policy in (evaluate, quantize):
         reads_policy.add_argument("policy", help="an SB3 zip, a policy's folder or name, hub:...")
-        reads_policy.add_argument("--env", metavar="ID", help="default: what the policy says; one "
-                                  "of your own: MODULE:ID")
+        reads_policy.add_argument("--env", type=named, metavar="ID", help="default: what the "
+                                  "policy says; one of your own: MODULE:ID")
         reads_policy.add_argument("--vecnormalize", type=place, metavar="FILE",
                                   help="vecnormalize.pkl of an SB3 zip (read, never executed)")
         reads_policy.add_argument("--activation", metavar="NAME",

@@ -67,7 +67,7 @@ def draw_command(options: argparse.Namespace) -> int:
     """Write tables and figures of the records, with what they rest on, and every verdict."""
     from quarl_nb.report.site import STUDIES, build
     from quarl_nb.report.style import FORMATS, METADATA
-    from quarl_nb.store import PROFILES
+    from quarl_nb.study import PROFILES
 
     check_choice("profile", options.profile, PROFILES)
     formats = options.formats or FORMATS
@@ -90,7 +90,7 @@ def claims_command(options: argparse.Namespace) -> int:
     """Tell of every published claim whether the records reproduce it."""
     from quarl_nb.report.artefacts import frame_of
     from quarl_nb.report.claims import verdicts
-    from quarl_nb.store import PROFILES
+    from quarl_nb.study import PROFILES
 
     if options.profile:
         check_choice("profile", options.profile, PROFILES)

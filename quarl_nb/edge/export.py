@@ -17,11 +17,12 @@ from quarl_nb.edge.c_source import DEVICE, CSource, check_layers
 from quarl_nb.edge.vectors import Vectors
 from quarl_nb.errors import QuarlError, check_choice
 from quarl_nb.inference.engine import forwards
-from quarl_nb.inference.export import check_without_hooks, obs_dtype
+from quarl_nb.inference.export import obs_dtype
 from quarl_nb.inference.graph import Graph
 from quarl_nb.inference.integer import BlockGraph, StaticGraph
 from quarl_nb.quant import Precision, parse_precision, quantize_module, weight_bytes
-from quarl_nb.rl.policies import PolicyNet, digest_of
+from quarl_nb.rl.policies import digest_of
+from quarl_nb.rl.policy_net import PolicyNet, check_without_hooks
 from quarl_nb.writing import write_together
 
 FORMAT_VERSION = 1

@@ -16,7 +16,7 @@ from quarl_nb.inference.torch import describe
 from quarl_nb.processor import saturates_int8
 from quarl_nb.quant import Precision, parse_precision
 from quarl_nb.rl.layers import INPUT_DTYPES
-from quarl_nb.rl.policies import PolicyNet
+from quarl_nb.rl.policy_net import PolicyNet, check_without_hooks
 
 # ONNX Runtime's CPU provider has no bf16 kernels on x86, and computes fp16 in fp32 behind casts.
 PRECISIONS = {"onnxruntime": ("fp32", "int8", "int4"), "torch": ("fp32", "fp16", "bf16")}
@@ -87,17 +87,6 @@ def obs_dtype(net: PolicyNet) -> str:
     Frames stay bytes, and observations are normalized in float64, as `PolicyNet` does.
     """
     return INPUT_DTYPES.get(net.spec.layers[0].kind, "float32")
-
-
-def check_without_hooks(net: PolicyNet) -> None:
-    """Raise a QuarlError if `quantize_module` rounds activations of the policy in hooks, of which
-    neither a payload nor C can hold what they do."""
-    for name, module in net.named_modules():
-        if module._forward_hooks or module._forward_pre_hooks:
-            raise QuarlError(
-                f"layer {name!r} rounds its activations in simulation: "
-                "give the policy as it was trained"
-            )
 
 
 def _graph(net: PolicyNet, precision: Precision, calibration: np.ndarray | None) -> Graph:

@@ -11,7 +11,8 @@ from quarl_nb.errors import QuarlError, UnavailableError, check_choice
 from quarl_nb.report.claims import FAMILIES
 from quarl_nb.report.labels import PUBLIC
 from quarl_nb.report.texts import counted
-from quarl_nb.store import PROFILES, ResultStore
+from quarl_nb.store import ResultStore
+from quarl_nb.study import PROFILES
 
 FIRST_PROFILE = "quick"  # what a notebook measures where nothing is recorded and none is chosen
 BEST = PROFILES[0]  # what takes hours to measure

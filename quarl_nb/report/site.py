@@ -28,8 +28,15 @@ Frames = Mapping[str, pd.DataFrame]
 class Report(Protocol):
     """A module `report.*.site`: which studies it reads, and the artefacts by file name."""
 
+    # Constants of a module.
     @property
-    def STUDIES(self) -> Sequence[str]: ...  # noqa: N802 - a constant of a module
+    def STUDIES(self) -> Sequence[str]: ...  # noqa: N802
+
+    @property
+    def TABLES(self) -> Sequence[str]: ...  # noqa: N802
+
+    @property
+    def FIGURES(self) -> Sequence[str]: ...  # noqa: N802
 
     def tables_of(self, frames: Frames) -> Mapping[str, Table]: ...
 
@@ -59,19 +66,25 @@ def build(
         The files written; none without records.
 
     Raises:
-        QuarlError: one of `names` is no table or figure that these records allow.
-        NothingToDrawError: they hold nothing that one of `names` shows.
+        QuarlError: one of `names` is no table or figure.
+        NothingToDrawError: the records hold nothing that one of `names` shows.
     """
+    known = [name for report in REPORTS for name in (*report.TABLES, *report.FIGURES)]
+    for name in names:
+        check_choice("table or figure", name, known)
     frames = load_frames(store, profile)
     if joined(frames, STUDIES).empty:
         return []
     tables: dict[str, Table] = {}
     drawings: dict[str, Drawing] = {}
     for report in REPORTS:
-        tables |= report.tables_of(frames)
-        drawings |= report.drawings_of(frames)
+        if not names or {*names} & {*report.TABLES}:
+            tables |= report.tables_of(frames)
+        if not names or {*names} & {*report.FIGURES}:
+            drawings |= report.drawings_of(frames)
     for name in names:
-        check_choice("table or figure", name, [*tables, *drawings])
+        if name not in tables and name not in drawings:
+            raise NothingToDrawError(f"the records hold nothing that table {name!r} shows")
     folder, written = out / profile, []
     for name in names or [*tables, *drawings]:
         try:

@@ -17,7 +17,7 @@ from ale_py import roms
 from ale_py.vector_env import AtariVectorEnv
 from gymnasium.vector import AutoresetMode
 
-from quarl_nb.errors import QuarlError, did_you_mean
+from quarl_nb.errors import QuarlError, check_values, did_you_mean
 
 ATARI_SUFFIX = "NoFrameskip-v4"
 ATARI_NOOP_MAX = 30
@@ -25,8 +25,14 @@ ATARI_FRAME_SKIP = 4
 FIRE = 1  # in every game that has it
 
 
+def check_env_id(env_id: str) -> None:
+    """QuarlError of what cannot be an environment's name, such as None."""
+    check_values(str, bool, "an environment's name", env_id=env_id)
+
+
 def is_atari(env_id: str) -> bool:
-    """True for names of the form ``PongNoFrameskip-v4``."""
+    """True for names of the form ``PongNoFrameskip-v4``; QuarlError of what is no name."""
+    check_env_id(env_id)
     return env_id.endswith(ATARI_SUFFIX)
 
 

@@ -24,7 +24,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
 import quarl_nb.rl.air.navigation  # noqa: F401  which registers our own environments
 from quarl_nb.errors import QuarlError, brief, did_you_mean, one_line, users_own
-from quarl_nb.rl.atari import is_atari, make_atari_env, make_atari_vec
+from quarl_nb.rl.atari import check_env_id, is_atari, make_atari_env, make_atari_vec
 from quarl_nb.rl.sb3.spaces import obs_of
 
 OURS = "quarl/"
@@ -39,6 +39,7 @@ def make_env(env_id: str) -> gym.Env:
         QuarlError: no such environment, naming the nearest one, its module is not found, or it
             raised something.
     """
+    check_env_id(env_id)
     if env_id.startswith(RESCALED):
         return _rescaled(env_id.removeprefix(RESCALED))
     if is_atari(env_id):
@@ -58,9 +59,8 @@ def make_env(env_id: str) -> gym.Env:
         raise QuarlError(f"unknown environment '{env_id}'{hint} ({error})") from error
     except ImportError as error:
         reason = str(error).partition(". ")[0]  # gymnasium adds two sentences
-        raise QuarlError(
-            f"cannot import environment '{env_id}' ({reason}): put its folder on PYTHONPATH"
-        ) from error
+        advice = ": put its folder on PYTHONPATH" if ":" in env_id else ""
+        raise QuarlError(f"cannot import environment '{env_id}' ({reason}){advice}") from error
     except Exception as error:  # of the user's own environment
         raise QuarlError(f"environment '{env_id}' raised {one_line(error)}") from error
 

@@ -32,9 +32,17 @@ def check_fits(
 
 
 def check_acting(policy: Any, env: VectorEnv, env_id: str) -> None:
-    """`check_spaces` where the policy has a `spec`; one without may act wherever it can."""
+    """`check_spaces` where the policy has a `spec`; one without may act on any arrays.
+
+    Raises:
+        QuarlError: as `check_spaces`, or observations that are several arrays.
+    """
+    observations = env.single_observation_space
     if (spec := getattr(policy, "spec", None)) is not None:
-        check_spaces(spec, env.single_observation_space, env.single_action_space, f"'{env_id}'")
+        check_spaces(spec, observations, env.single_action_space, f"'{env_id}'")
+    elif isinstance(observations, gym.spaces.Tuple | gym.spaces.Dict):
+        raise QuarlError(f"'{env_id}' gives {brief(observations)}, policies take one array: wrap "
+                         "it in gymnasium.wrappers.FlattenObservation")  # fmt: skip
 
 
 def check_spaces(

@@ -15,7 +15,7 @@ from safetensors.torch import load as load_safetensors
 from safetensors.torch import save as save_safetensors
 
 from quarl_nb.errors import QuarlError, one_line
-from quarl_nb.rl.policy_net import PolicyNet, check_finite
+from quarl_nb.rl.policy_net import PolicyNet, check_finite, check_without_hooks
 from quarl_nb.rl.spec import Head, PolicySpec
 from quarl_nb.writing import write_together
 
@@ -36,10 +36,12 @@ def save_policy(
     Tensors of more than `MAX_PART_BYTES` are cut into policy.safetensors.00, .01 and so on.
 
     Raises:
-        QuarlError: the folder cannot be written, the weights are not finite, or `provenance` is no
-            JSON (numpy's numbers and arrays are).
+        QuarlError: the folder cannot be written, the weights are not finite, activations are
+            rounded in simulation (by `quantize_policy`), which the files cannot hold, or
+            `provenance` is no JSON (numpy's numbers and arrays are).
     """
     folder = Path(folder)
+    check_without_hooks(net)
     check_finite(net.state_dict())
     payload = _payload_of(net)
     spec = replace(net.spec, provenance={**net.spec.provenance, **(provenance or {})})
@@ -83,7 +85,7 @@ def load_policy(
         from quarl_nb.rl.hub import load_from_hub
 
         return load_from_hub(text, **options)
-    if path.suffix == ".zip":
+    if path.suffix == ".zip" and not path.is_dir():
         from quarl_nb.rl.sb3.convert import policy_from_zip
 
         return policy_from_zip(path, **options)

@@ -46,9 +46,14 @@ class PolicyNet(nn.Module):
 
     def with_head(self, kind: str | None) -> PolicyNet:
         """The same network, whose outputs another head without bounds turns into actions; itself
-        for None."""
+        for None.
+
+        Raises:
+            QuarlError: no such head, or a network of simulated precision.
+        """
         if kind is None:
             return self
+        check_without_hooks(self)
         head = replace(self.spec.head, kind=kind)
         return PolicyNet(replace(self.spec, head=head), self.state_dict())
 
@@ -184,3 +189,14 @@ def check_finite(tensors: Mapping[str, torch.Tensor]) -> None:
     for name, tensor in tensors.items():
         if not is_finite(tensor):
             raise QuarlError(f"tensor '{name}' holds NaN or infinite weights")
+
+
+def check_without_hooks(net: PolicyNet) -> None:
+    """QuarlError if a layer rounds activations in hooks, as `quantize_module` has them do: neither
+    a description nor a payload nor C can hold what hooks do."""
+    for name, module in net.named_modules():
+        if module._forward_hooks or module._forward_pre_hooks:
+            raise QuarlError(
+                f"layer {name!r} rounds its activations in simulation: "
+                "give the policy as it was trained"
+            )

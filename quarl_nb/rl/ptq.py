@@ -30,7 +30,7 @@ def quantize_policy(
     Raises:
         QuarlError: an unknown precision or environment, or the policy cannot act there.
     """
-    if isinstance(precision, str):
+    if not isinstance(precision, Precision):
         precision = parse_precision(precision)
     calibrate = None
     if precision.activation is not None:

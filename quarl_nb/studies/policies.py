@@ -140,7 +140,9 @@ class PublicPolicies:
 
     def _agent(self, name: str) -> PublicAgent:
         agents = {PUBLIC + agent.name: agent for agent in public_agents().values()}
-        return agents[check_choice("public agent", name, agents)]
+        agent = agents[check_choice("public agent", name, agents)]
+        named_by_file(agent.env_id)  # index.json is a file, too
+        return agent
 
 
 def select(source: PolicySource, wanted: Sequence[str]) -> list[str]:

@@ -794,6 +794,7 @@ def test_a_run_too_short_to_learn_anything_is_told(small_dqn, caplog, tmp_path):
     caplog.clear()
     assert run(small_dqn(learning_starts=500), 120, saving=saving).updates == 0  # it is over
     assert run(small_dqn(), 100).updates > 0
+    assert run(small_dqn(learning_starts=100), 100).updates > 0  # with the last of its steps
     assert "learning starts" not in caplog.text
 
 

@@ -24,6 +24,7 @@ from quarl_nb.report.style import NothingToDrawError
 from quarl_nb.store import ResultStore
 from quarl_nb.study import Cell
 
+ROOT = Path(__file__).resolve().parents[2]
 PRECISIONS = ("fp16", "affine8", "affine4", "affine2")
 POLICIES = {"ppo-BipedalWalker-v3": ("ppo", "BipedalWalker-v3", 300.0),
             "public/ppo-Walker2d-v3": ("ppo", "Walker2d-v5", 1000.0)}
@@ -109,6 +110,23 @@ def test_one_draws_what_is_named_of_ones_own_records_for_a_paper(store, tmp_path
     assert capsys.readouterr().err.endswith(told)
     assert main(draw) == 2
     assert capsys.readouterr().err.startswith("error: --records needs --out: figures/ shows")
+
+
+def test_a_wrong_name_is_told_before_any_record_is_read(store, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(site, "load_frames", lambda *_: pytest.fail("records were read"))
+    with pytest.raises(QuarlError, match="^unknown table or figure 'sweet_spotz'; did you mean"):
+        site.build(store, tmp_path, "quick", ["sweet_spotz"])
+
+
+def test_what_the_records_do_not_have_is_told_as_such(store, tmp_path) -> None:
+    with pytest.raises(NothingToDrawError, match="the records hold nothing that table 'qat' shows"):
+        site.build(store, tmp_path, "quick", ["qat"])
+
+
+def test_the_reports_name_all_that_is_drawn_of_the_full_records() -> None:
+    named = {name for report in site.REPORTS for name in (*report.TABLES, *report.FIGURES)}
+    drawn = {path.stem for path in (ROOT / "figures" / "full").glob("*.json")}
+    assert named == drawn - {"claims"}
 
 
 def test_what_boards_measured_stands_in_every_profile(tmp_path: Path) -> None:

@@ -232,6 +232,15 @@ def test_an_environment_of_a_module_that_is_not_found_or_registers_nothing(tmp_p
         )
 
 
+@pytest.mark.filterwarnings("ignore:.*is out of date")
+def test_of_a_retired_environment_no_folder_is_advised():
+    with pytest.raises(QuarlError, match="^cannot import environment 'HalfCheetah-v3' .*moved"):
+        make_env("HalfCheetah-v3")
+    with pytest.raises(QuarlError) as caught:
+        make_env("HalfCheetah-v3")
+    assert "PYTHONPATH" not in str(caught.value)
+
+
 @pytest.mark.parametrize("env_id", [
     None, "CartPole-v1", "quarl/AirNavigation-v0", "dm:walker-stand", "rescaled:MountainCar-v0",
     "rescaled:dm:walker-stand",

@@ -9,6 +9,7 @@ import torch
 
 from quarl_nb.errors import QuarlError
 from quarl_nb.quant import parse_precision, quantize_module
+from quarl_nb.rl.envs import make_env
 from quarl_nb.rl.evaluate import Evaluation, evaluate
 from quarl_nb.rl.observations import collect_observations
 from quarl_nb.rl.policies import Head
@@ -172,6 +173,29 @@ def test_what_is_no_environment_is_told(run):
         run(lambda: 5)
     with pytest.raises(QuarlError, match="^environment raised AttributeError: .*action_space"):
         run(type("Spaceless", (gym.Env,), {"observation_space": SeedEnv.observation_space}))
+
+
+@pytest.mark.parametrize("wrong", [None, 5, ""])
+@pytest.mark.parametrize("run", [
+    lambda env_id: evaluate(Still(), env_id, [3]),
+    lambda env_id: evaluate(Still(), env_id, [3], n_envs=1),
+    lambda env_id: collect_observations(Still(), env_id, 8, seed=3),
+    make_env,
+], ids=["evaluate", "n_envs", "collect_observations", "make_env"])  # fmt: skip
+def test_what_is_no_name_of_an_environment_is_told(run, wrong):
+    with pytest.raises(QuarlError, match=f"^env_id must be an environment's name, not {wrong!r}$"):
+        run(wrong)
+
+
+@pytest.mark.parametrize("space", [
+    gym.spaces.Tuple([SeedEnv.observation_space]),
+    gym.spaces.Dict({"of": SeedEnv.observation_space}),
+], ids=["Tuple", "Dict"])  # fmt: skip
+@RUNS
+def test_observations_of_several_arrays_are_told_as_such(run, space):
+    message = f"^'own' gives {type(space).__name__}.*, policies take one array: wrap it in gymn"
+    with pytest.raises(QuarlError, match=message):
+        run(type("Several", (SeedEnv,), {"observation_space": space}))
 
 
 @RUNS

@@ -16,6 +16,7 @@ from safetensors.torch import save as save_safetensors
 from torch import nn
 
 from quarl_nb.errors import QuarlError
+from quarl_nb.quant import parse_precision, quantize_module
 from quarl_nb.rl import policies
 from quarl_nb.rl.layers import Dueling, Layer, Normalize, QuantileMean
 from quarl_nb.rl.policies import Head, PolicyNet, PolicySpec, load_policy, save_policy
@@ -139,6 +140,27 @@ def test_disk_keeps_everything(net: PolicyNet, tmp_path: Path) -> None:
     obs = torch.randn(3, 3, generator=torch.Generator().manual_seed(0))
     assert torch.equal(load_policy(tmp_path / "p")(obs), gru(obs))
     assert sorted(os.listdir(tmp_path / "p")) == ["policy.json", "policy.safetensors"]
+
+
+def test_a_folder_may_be_called_as_a_zip_is(net: PolicyNet, tmp_path: Path) -> None:
+    folder = save_policy(net, tmp_path / "policy.zip")
+    assert load_policy(folder).spec == net.spec
+
+
+@pytest.mark.parametrize("precision", ["fp16", "bf16", "int8", "int4"])
+def test_rounded_activations_are_lost_nowhere_unsaid(
+    net: PolicyNet, tmp_path: Path, precision: str
+) -> None:
+    obs = torch.ones(4, 2)
+    simulated = quantize_module(net, parse_precision(precision), lambda model: model(obs))
+    for loses in (lambda: save_policy(simulated, tmp_path / "policy"),
+                  lambda: simulated.with_head("sample")):  # fmt: skip
+        with pytest.raises(QuarlError, match="'layers.0' rounds its activations in simulation"):
+            loses()
+    assert not (tmp_path / "policy").exists() and simulated.with_head(None) is simulated
+    weights_alone = quantize_module(net, parse_precision("affine4"))
+    loaded = load_policy(save_policy(weights_alone, tmp_path / "policy"))
+    assert torch.equal(loaded(obs), weights_alone(obs))
 
 
 def test_provenance_may_hold_numpys_numbers_but_nothing_that_json_has_not(

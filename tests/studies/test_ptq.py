@@ -95,6 +95,12 @@ def test_two_bits_leave_four_levels_of_which_one_is_zero():
     assert 0.0 in levels
 
 
+@pytest.mark.parametrize("precision", [8, "8", None])
+def test_what_is_no_precision_is_told(precision):
+    with pytest.raises(QuarlError, match=f"^unknown precision {precision!r}; allowed: fp32, "):
+        quantize_policy(lean_policy(), precision, "CartPole-v1")
+
+
 def test_int8_is_calibrated_on_the_policys_own_observations(project):
     quantized = quantize_policy(lean_policy(), "int8", "CartPole-v1")
     obs = torch.as_tensor(np.random.default_rng(0).normal(0, 0.1, (50, 4)), dtype=torch.float32)
@@ -300,6 +306,17 @@ def test_a_stranger_of_a_known_agents_name_is_not_taken_for_it(tmp_path, monkeyp
     (tmp_path / "model.zip").unlink()
     with pytest.raises(QuarlError, match="cannot read '.*model.zip': No such file"):
         plan(study, "smoke", {"policies": ["public/ppo-CartPole-v1"]})
+
+
+@pytest.mark.parametrize("study", [PTQ_PUBLIC, WEIGHTS_PUBLIC])
+def test_an_index_of_agents_has_no_module_of_its_choice_imported(tmp_path, monkeypatch, study):
+    entry = {"algo": "ppo", "env": "downloaded:Own-v0", "source": "here", "licence": "MIT",
+             "model": "model.zip", "published_reward": None}  # fmt: skip
+    (tmp_path / "index.json").write_text(json.dumps([entry]))
+    (tmp_path / "model.zip").write_bytes(b"model")
+    monkeypatch.setenv("QUARL_NB_AGENTS", str(tmp_path))
+    with pytest.raises(QuarlError, match="'downloaded:Own-v0', which would run that module's code"):
+        plan(study, "smoke", {"policies": ["public/ppo-downloaded:Own-v0"]})
 
 
 def test_a_policy_of_ones_own_is_measured_by_its_name_alone(project):

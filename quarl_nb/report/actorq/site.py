@@ -26,6 +26,12 @@ from quarl_nb.report.artefacts import Drawing, Table
 
 STUDIES = ("actorq", "actorq_staleness", "actorq_runtime", "actorq_scaling", "actorq_variants",
            "inference", "loading")  # fmt: skip
+TABLES = ("table2_actorq", "table3_actorq", "actorq_predicted", "actorq_runtime",
+          "actorq_communication", "actorq_scaling", "actorq_variants", "inference_latency",
+          "loading")  # fmt: skip
+FIGURES = ("figure1_actorq", "figure2_actorq", "figure3_actorq", "figure4_actorq",
+           "actorq_variants_figure", "actorq_speedup_map", "actorq_scaling_figure",
+           "inference_latency_figure")  # fmt: skip
 # What the columns of `tables.prediction_table` are.
 _ACCOUNT = (
     "of an actor alone, as the parts of these same runs account for, and measured (95 %); error: "

@@ -17,7 +17,10 @@ TRAININGS = ("actorq", "actorq_staleness", "qat", "mixed_precision")
 STUDIES = (*TRAININGS, "actorq_runtime", "actorq_scaling", "actorq_variants", "loading", "ptq",
            "ptq_public", "weights", "weights_public", "inference", "edge",
            "navigation")  # fmt: skip
-
+TABLES = ("carbon_energy_by_study", "carbon_energy_of_training",
+          *(f"carbon_{what}per_{per.replace(' ', '_')}"
+            for per in PERS for what in ("", "sides_", "sensitivity_")))  # fmt: skip
+FIGURES = ("carbon_ratios", "carbon_by_part")
 
 OF_TRAINING = ["study", "task", "precision", "device"]  # what its energy is told by
 

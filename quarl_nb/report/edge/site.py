@@ -11,6 +11,8 @@ from quarl_nb.report.edge import memory_figure, modelled, success, success_figur
 
 TIMED = ("edge", "edge_board")
 STUDIES = (*TIMED, "navigation")
+TABLES = ("table6_edge", "edge_explanation", "edge_boards", "edge_emulated", "edge_success")
+FIGURES = ("figure6_edge", "edge_success_figure", "edge_success_latency")
 
 
 def tables_of(frames: Mapping[str, pd.DataFrame]) -> dict[str, Table]:

@@ -12,6 +12,8 @@ from quarl_nb.report.mixed_precision.learning import learning_figure
 from quarl_nb.report.mixed_precision.speedups import speedup_tables
 
 STUDIES = ("mixed_precision",)
+TABLES = ("mixed_precision",)
+FIGURES = ("mixed_precision_speedup", "mixed_precision_learning")
 
 
 def tables_of(frames: Mapping[str, pd.DataFrame]) -> dict[str, Table]:

@@ -15,6 +15,8 @@ from quarl_nb.report.ptq.weights import weight_distributions
 
 EPISODES = ("ptq", "ptq_public")
 STUDIES = (*EPISODES, "weights", "weights_public")
+TABLES = ("table4_ptq", "ptq_losses", "ptq_summary", "sweet_spots")
+FIGURES = ("sweet_spot", "ptq_loss", "ptq_heatmap", "ranges_rescue", "weight_distributions")
 
 
 def tables_of(frames: Mapping[str, pd.DataFrame]) -> dict[str, Table]:

@@ -16,6 +16,8 @@ from quarl_nb.report.qat.figures import figure5
 from quarl_nb.report.qat.tables import qat_tables
 
 STUDIES = ("qat",)
+TABLES = ("qat", "qat_exploration", "qat_against_noise")
+FIGURES = ("figure5_qat", "qat_exploration_curves")
 
 
 def tables_of(frames: Mapping[str, pd.DataFrame]) -> dict[str, Table]:
