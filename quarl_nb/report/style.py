@@ -135,7 +135,8 @@ def save_figure(
 ) -> list[Path]:
     """Write <name>.svg .png .csv (the plotted points) and .json (where they came from).
 
-    The bytes depend on the records and the versions of the libraries only.
+    The bytes depend on the records, the versions of the libraries and `formats` only (each format
+    goes on from the layout that was solved for the one before).
 
     Args:
         formats: of `METADATA`, in place of svg and png.
