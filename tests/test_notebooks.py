@@ -434,7 +434,7 @@ def test_the_pi_notebook_tells_what_is_published_measured_and_modelled(tmp_path,
     text = shown("10_pi_deployment", records=str(store.root), policy="nobody")
     assert "18 times are measured, 18 modelled, 0 results of boards imported" in text
     assert text.count("<picture>") == 3
-    assert "None of the policies said to exceed" in text and "+12.0 [+9.9, +14.2]" in text
+    assert "None of the policies said to exceed" in text and "+12.0 [+9.9, +14.1]" in text
     assert "- **not reproduced**: “Policies II and III take more memory than the total RAM" in text
     assert "- **reproduced**: “We evaluate the all the three policies" in text
     assert "- **inconclusive**: “quantizing larger models" in text

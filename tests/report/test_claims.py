@@ -36,7 +36,7 @@ def test_all_five_documents_have_claims() -> None:
 
 def test_the_studies_of_claims_are_those_that_decide_them() -> None:
     by_id = {claim.id: claim for claim in claims.load_claims()}
-    asked = [by_id[name] for name in ("qat-8-bits", "ptq-fp16", "ptq-int8-ppo")]
+    asked = [by_id[name] for name in ("qat-8-bits", "ptq-6-8-bits", "ptq-int8-ppo")]
     assert claims.studies(asked) == ["qat", "ptq", "ptq_public", "weights", "weights_public"]
     assert {"actorq", "edge", "loading", "mixed_precision"} < {*claims.studies()}
 

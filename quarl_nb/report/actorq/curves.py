@@ -14,7 +14,8 @@ from quarl_nb.report.pvalues import least_p
 from quarl_nb.report.stats import ALPHA, MARGIN, Floats, bootstrap_weights, expanded_reach
 
 WINDOW = 10  # episodes of the running mean ("running mean (window=10)", section 3)
-RESAMPLES = 2000
+RESAMPLES = 40_000  # of fewer, an end that few draws lie beyond is told in one digit alone
+MIN_BEYOND = 20  # draws that lie beyond an end, where it is one of them
 TASKS = 11  # of Table 2: what one of them decides must hold for all at once (Bonferroni)
 
 
@@ -173,16 +174,16 @@ def ratio(base: Floats, here: Floats, runs: int) -> list[tuple[str, float]]:
 
 def _ends(value: float, lower: Floats, upper: Floats, runs: int, alpha: float) -> list[float]:
     """Percentiles of ratios redrawn for either end, as far out as normal quantiles of
-    `expanded_reach` are; where that is beyond so many draws, so many of their standard deviations,
-    of the logarithm, from `value`. One of 0 or infinity has no other end where so few runs may
-    agree by chance."""
+    `expanded_reach` are; where fewer draws than `MIN_BEYOND` are, so many of their standard
+    deviations, of the logarithm, from `value` at least. One of 0 or infinity has no other end
+    where so few runs may agree by chance."""
     reach = expanded_reach(runs, 1 - alpha)
     tail = float(norm.sf(reach))
     # Infinite draws must not be interpolated.
     low, high = (float(np.quantile(draws, at, method="inverted_cdf"))
                  for draws, at in ((lower, tail), (upper, 1 - tail)))  # fmt: skip
     logs = np.log(lower[(lower > 0) & np.isfinite(lower)])
-    if tail * len(lower) < 1 and len(logs):
+    if tail * len(lower) < MIN_BEYOND and len(logs):
         further = np.exp(reach * logs.std())
         low, high = min(low, value / further), max(high, value * further)
     if least_p(runs) > alpha / 2:

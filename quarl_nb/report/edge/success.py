@@ -20,7 +20,6 @@ from quarl_nb.report.stats import MARGIN, Floats, Interval, alike, wilson, with_
 
 PLAIN, QAT = "minmax", "qat"  # methods; fp32 is recorded under the first
 METHODS = {name: f"PTQ, {label}" for name, label in RANGES.items()} | {QAT: "QAT"}
-RESAMPLES = 1000
 EARLY, STOPPED = "-early", ", stopped early"  # a policy's name in records; its name here
 PAPERS_EPISODES = 100  # "for 100 evaluations"
 OUTCOMES = {"success": "s", "crash": "c", "timeout": "t"}  # a record's letter of each
@@ -164,7 +163,7 @@ def loss_between(
         return None
     base, ours = (np.asarray(side["success"], float) for side in sides)
     name = "/".join((*reference, *treatment))
-    return relative_loss(base, ours, episode_weights(name, len(base), RESAMPLES))
+    return relative_loss(base, ours, episode_weights(name, len(base)))
 
 
 def _flew_the_same(one: pd.Series, other: pd.Series) -> bool:
@@ -188,7 +187,7 @@ def _fall(group: pd.DataFrame, full: pd.Series | None) -> dict[str, float]:
     base, ours = (np.asarray(flown, float) for flown in (full["success"], group["success"].iloc[0]))
     if not _one_tells(group["success"]):
         return _fall_over_trainings(group, base)
-    weights = episode_weights(str(full.name), len(base), RESAMPLES)
+    weights = episode_weights(str(full.name), len(base))
     fall, loss = paired_difference(base, ours, weights), relative_loss(base, ours, weights)
     return fall.columns("fall") | {"p_no_loss": loss.p_no_loss, "p_loss": loss.p_loss}
 

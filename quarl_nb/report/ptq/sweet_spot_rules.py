@@ -29,9 +29,9 @@ def sweet_spot_exists(
     """Reproduced when a width beats fp32 by 5 % of |fp32| at least, and certainly: corrected for
     widths (max-t) and policies (Holm).
 
-    Not reproduced when every width of `SWEEP` was measured and none of any policy can gain more
-    than 5 % of |fp32| (simultaneous upper bounds), of `MIN_COMPARED` policies at least unless
-    `env_ids` names whose; else inconclusive.
+    Not reproduced when no width of any policy can gain more than 5 % of |fp32| (simultaneous upper
+    bounds), and every one of `SWEEP` was measured of `MIN_COMPARED` policies at least, or of one
+    where `env_ids` names whose; else inconclusive.
     """
     enough = 1 if env_ids else MIN_COMPARED
     rule = partial(_exists, against_wider=False, min_policies=enough)
@@ -121,10 +121,10 @@ def _exists(policies: list[Widths], against_wider: bool, min_policies: int) -> F
     first = int(np.lexsort((-relative, adjusted, ~certain, ~spots))[0])
     policy, label, interval, *_ = found[first]
     fewest = min(len(widths.reference) for widths in policies)
-    left_out = sorted(set().union(*(SWEEP.difference(widths.bits) for widths in policies)))
+    missing = [SWEEP.difference(widths.bits) for widths in policies]
+    swept = sum(not bits for bits in missing)
     verdict: Verdict = "inconclusive" if fewest < MIN_EPISODES \
-        else decided(spots.any(), len(found) >= min_policies and not left_out
-                     and max(highest) < MARGIN)  # fmt: skip
+        else decided(spots.any(), swept >= min_policies and max(highest) < MARGIN)
     share = f"{relative[first]:.1%}" if np.isfinite(highest[first]) else "fp32 earns 0"
     kept = "with a narrower width that keeps fp32's return (by its estimate)"
     kinds = HAVE_A_SPOT if not against_wider else (
@@ -138,7 +138,7 @@ def _exists(policies: list[Widths], against_wider: bool, min_policies: int) -> F
     # Of a policy whose surest width is a copy of fp32, the others may be too noisy to tell.
     if verdict == "inconclusive":
         text += _not_excluded([name for name, *_ in found], highest)
-        if left_out:
+        if swept < min_policies and (left_out := sorted(set().union(*missing))):
             text += f"; not measured of every policy: {', '.join(map(str, left_out))} bits"
         if len(found) < min_policies:
             text += f" (only {counted(len(found), 'policy', 'policies')})"
