@@ -19,6 +19,7 @@ from typing import Any
 
 import psutil
 
+from quarl_nb.errors import QuarlError
 from quarl_nb.power import (
     JOULES_PER_KWH,
     cpu_counter,
@@ -60,7 +61,7 @@ class EnergyMeter:
         watts_source: where those come from.
 
     Raises:
-        QuarlError: unknown country.
+        QuarlError: unknown country; entered again within its own block.
     """
 
     def __init__(self, country: str | None = None, gpus: bool = True) -> None:
@@ -80,6 +81,7 @@ class EnergyMeter:
         self.wall_s = self.cpu_s = self.suspended_s = 0.0
         self.cpu_energy_j = self.gpu_energy_j = self.ram_energy_j = 0.0
         self.other_cpu_s: float | None = None
+        self._metering = False
 
     @property
     def energy_j(self) -> float:
@@ -87,6 +89,9 @@ class EnergyMeter:
         return self.cpu_energy_j + self.gpu_energy_j + self.ram_energy_j
 
     def __enter__(self) -> EnergyMeter:
+        if self._metering:
+            raise QuarlError("this EnergyMeter is metering: a block within needs one of its own")
+        self._metering = True
         self._stop = threading.Event()
         self._sampled: list[float] = []
         self._sampler = threading.Thread(target=self._sample, daemon=True)
@@ -103,6 +108,7 @@ class EnergyMeter:
         traceback: TracebackType | None,
     ) -> None:
         start, end = self._start, _Reading()
+        self._metering = False
         self._stop.set()
         self._sampler.join()
         self._read_counters()

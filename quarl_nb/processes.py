@@ -185,6 +185,16 @@ def death(exitcode: int | None) -> str:
     return f"ended with exit code {exitcode}"
 
 
+def start_hint(process: BaseProcess, what: str) -> str:
+    """What to try where a child of a script ended while it started, else "".
+
+    A child imports the script that started it; of an error there it ends with 1, as no body does.
+    """
+    if process.exitcode != 1 or not hasattr(sys.modules["__main__"], "__file__"):
+        return ""
+    return f'; a script must start {what} under if __name__ == "__main__":'
+
+
 def keep_freed_memory() -> None:
     """Have the C library use freed memory again, up to 2 GiB of it, in this process from now on.
 

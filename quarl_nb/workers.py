@@ -12,6 +12,8 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, NoReturn
 
+import cloudpickle
+
 from quarl_nb import provenance
 from quarl_nb.energy import EnergyMeter
 from quarl_nb.errors import QuarlError, one_line
@@ -23,6 +25,7 @@ from quarl_nb.processes import (
     end_child,
     holding_interrupts,
     lock_bars_by_threads,
+    start_hint,
 )
 from quarl_nb.record import check_columns, to_json
 from quarl_nb.store import ResultStore
@@ -117,10 +120,10 @@ class Worker:
 
     def __init__(self, task: Task) -> None:
         try:
-            pickled = pickle.dumps(task)
-        except (pickle.PicklingError, AttributeError, TypeError) as error:
-            name = task.study.name
-            raise QuarlError(f"study {name!r} cannot go to a worker process: {error}") from error
+            pickled = cloudpickle.dumps(task)  # with what a notebook or a script defines
+        except Exception as error:  # pickling calls into whatever it meets
+            name, reason = task.study.name, one_line(error)
+            raise QuarlError(f"study {name!r} cannot go to a worker process: {reason}") from error
         self.task = task
         self.job: Job | None = None
         self.outcome: Outcome | None = None
@@ -153,7 +156,8 @@ class Worker:
         self.process.join(STOP_S)
         reason = death(self.process.exitcode)
         if self.job is None:
-            raise QuarlError(f"a worker process {reason} before it could measure anything")
+            raise QuarlError(f"a worker process {reason} before it could measure anything"
+                             f"{start_hint(self.process, 'a study')}")  # fmt: skip
         line = f"worker process {reason}"
         self.outcome, self.job = self.task.fail(self.job, line, line + "\n"), None
         return False

@@ -592,6 +592,16 @@ def test_it_is_silent_and_touches_neither_network_nor_files(tmp_path, monkeypatc
     assert not logging.getLogger("codecarbon").disabled
 
 
+def test_a_meter_is_not_entered_twice_at_once():
+    meter = EnergyMeter(gpus=False)
+    for _ in range(2):  # one after the other
+        with meter:
+            with pytest.raises(QuarlError, match="this EnergyMeter is metering"):
+                meter.__enter__()
+            time.sleep(0.01)
+        assert 0.01 <= meter.wall_s < 10
+
+
 def test_codecarbon_is_imported_only_when_something_is_metered():
     code = "import sys, quarl_nb.energy; print('codecarbon' in sys.modules, 'numpy' in sys.modules)"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

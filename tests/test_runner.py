@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from mmap import mmap
 from pathlib import Path
 from types import SimpleNamespace
@@ -346,11 +346,43 @@ def test_an_unknown_country_is_told_once_and_before_anything_runs(store, monkeyp
 
 
 def test_a_study_that_cannot_be_sent_is_refused(store):
-    class Local(FakeStudy):
-        pass
+    @dataclass(frozen=True)
+    class Locked(FakeStudy):
+        lock: threading.Lock = field(default_factory=threading.Lock)
 
-    with pytest.raises(QuarlError, match="'fake' cannot go to a worker process"):
-        run(store, Local())
+    message = "^study 'fake' cannot go to a worker process: TypeError: cannot pickle '_thread.lock'"
+    with pytest.raises(QuarlError, match=message):
+        run(store, Locked())
+
+
+STUDY = """
+import sys
+from quarl_nb.runner import run_study
+from quarl_nb.store import ResultStore
+from quarl_nb.study import Measurement
+from quarl_nb.testing import FakeStudy
+
+class Mine(FakeStudy):
+    def measure(self, cell, budget):
+        return Measurement({"doubled": 2 * cell["number"]}, backend="fake")
+
+run_study(Mine(), "smoke", ResultStore(sys.argv[1]), workers=2, progress=False)
+"""
+
+
+def test_a_study_may_stand_where_no_module_is_as_in_a_notebook(store):
+    subprocess.run([sys.executable, "-c", STUDY, str(store.root)], check=True)
+    assert store.frame("fake").sort_values("number")["doubled"].tolist() == [0, 2, 4]
+
+
+def test_a_script_without_its_guard_is_told_so(store, tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(STUDY)
+    done = subprocess.run([sys.executable, str(script), str(store.root)], stderr=subprocess.PIPE,
+                          text=True)  # fmt: skip
+    error = done.stderr.strip().splitlines()[-1]
+    assert done.returncode
+    assert error.endswith('; a script must start a study under if __name__ == "__main__":')
 
 
 def test_a_worker_that_dies_before_its_first_cell_ends_the_run(store):

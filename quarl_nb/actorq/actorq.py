@@ -16,19 +16,25 @@ from quarl_nb.actorq.environments import env_factory, random_observations
 from quarl_nb.actorq.exploration import left_out
 from quarl_nb.actorq.learner import Learner
 from quarl_nb.actorq.process import run_process
+from quarl_nb.actorq.quantizer import sent_ready_to_open
 from quarl_nb.actorq.replay import check_algorithm, unused_hooks
 from quarl_nb.actorq.result import Result
 from quarl_nb.actorq.run import Run
 from quarl_nb.actorq.saving import Saving, with_paths
 from quarl_nb.actorq.serial import run_serial
 from quarl_nb.actorq.settings import ActorTask, Settings
+from quarl_nb.actorq.wire import wire_format
 from quarl_nb.errors import QuarlError, UnavailableError, check_choice, check_counts, one_line
+from quarl_nb.inference.export import check_computes
 from quarl_nb.processes import holding_interrupts
 from quarl_nb.processor import usable_cores
 from quarl_nb.quant import parse_precision
 from quarl_nb.rl.checkpoint import Progress, has_finite_weights, load_checkpoint
 from quarl_nb.rl.denormals import denormals_as_zero
+from quarl_nb.rl.envs import close
+from quarl_nb.rl.fits import check_spaces
 from quarl_nb.rl.policies import PolicyNet
+from quarl_nb.rl.sb3.convert import policy_from_model
 
 logger = logging.getLogger(__name__)
 
@@ -74,8 +80,9 @@ class ActorQ:
         settings: fields of `Settings`: precision, n_actors, pull_period, samples_per_insert, ...
 
     Raises:
-        QuarlError: the algorithm cannot be fed, the environment is unknown or cannot be built
-            anew, a setting is wrong, what actors need cannot be pickled.
+        QuarlError: the algorithm cannot be fed, actors cannot run its policy (`policy_from_model`;
+            the precision) or not in that environment, which is unknown, or cannot be built anew; a
+            setting is wrong, what actors need cannot be pickled.
     """
 
     def __init__(
@@ -109,7 +116,8 @@ class ActorQ:
         if self.settings.seed is None:
             self.settings = replace(self.settings, seed=algorithm.seed or 0)
         self.make_env = env_factory(algorithm, env)
-        self.result, self._runs = Result(), 0
+        self.result, self._runs, self._learning = Result(), 0, False
+        self._check_actors(env if isinstance(env, str) else None)
         if engine != "serial":
             _check_pickles("the function that makes environments", self.make_env)
             _check_pickles("the quantizer", quantizer)
@@ -139,9 +147,31 @@ class ActorQ:
         """
         check_counts(1, total_steps=total_steps)
         total_steps = int(total_steps)  # numpy's would make a checkpoint that torch will not load
-        self.saving.prepare()
-        with self.saving.held():
-            return self._learn(total_steps, progress_bar, on_message)
+        if self._learning:
+            raise QuarlError("this ActorQ is learning: it cannot begin another run meanwhile")
+        self._learning = True
+        try:
+            self.saving.prepare()
+            with self.saving.held():
+                return self._learn(total_steps, progress_bar, on_message)
+        finally:
+            self._learning = False
+
+    def _check_actors(self, env_id: str | None) -> None:
+        """Refuse a policy that actors cannot run, or not where they act: before `learn` begins the
+        algorithm's counts and schedules anew."""
+        settings, state = self.settings, self.algorithm.policy.state_dict()
+        check_computes(settings.runtime, settings.precision)
+        if not sent_ready_to_open(settings):
+            wire_format(str(settings.communication))
+        tensors = {name: tensor.cpu() for name, tensor in state.items()}
+        spec = policy_from_model(self.algorithm, tensors=tensors).spec
+        if env_id is not None:
+            env = self.make_env()
+            try:
+                check_spaces(spec, env.observation_space, env.action_space, f"'{env_id}'")
+            finally:
+                close(env)
 
     def _learn(
         self, total_steps: int, progress_bar: bool, on_message: Callable[[Result], None] | None

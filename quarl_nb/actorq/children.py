@@ -28,6 +28,7 @@ from quarl_nb.processes import (
     death,
     end_child,
     keep_freed_memory,
+    start_hint,
 )
 
 LEAVE_S = 1.0  # how long what is closed may go on with its message before it is interrupted
@@ -61,14 +62,8 @@ class Child:
             pass
         if self.receive() is None:
             self.end()
-            raise QuarlError(f"{self.name} {self.death()} while it started{self._start_hint()}")
-
-    def _start_hint(self) -> str:
-        # A child imports the script that started it; of an error there it ends with 1, as `_run`
-        # never does.
-        if self.process.exitcode != 1 or not hasattr(sys.modules["__main__"], "__file__"):
-            return ""
-        return '; a script must start ActorQ under if __name__ == "__main__":'
+            raise QuarlError(f"{self.name} {self.death()} while it started"
+                             f"{start_hint(self.process, 'ActorQ')}")
 
     def receive(self) -> Any:
         if not self.process.is_alive() and not self.connection.poll():

@@ -37,7 +37,7 @@ def encode(net: PolicyNet, precision: str) -> bytes:
     Raises:
         QuarlError: the precision has no wire format (int4, legacy), or weights are not finite.
     """
-    fmt = _wire_format(precision)
+    fmt = wire_format(precision)
     matrices = {name for name, _ in weight_matrices(net)}
     arrays: dict[str, np.ndarray] = {}
     for name, tensor in net.state_dict().items():
@@ -67,7 +67,7 @@ def decode(payload: bytes, spec: PolicySpec) -> PolicyNet:
         about, arrays = unpack(payload)
     except QuarlError as error:
         raise QuarlError(f"weights on the wire are damaged: {error}") from error
-    fmt = _wire_format(about["precision"])
+    fmt = wire_format(about["precision"])
     decoded = {}
     for name, shape in _tensor_shapes(spec).items():
         if name not in arrays:
@@ -140,7 +140,8 @@ def _pieces(count: int, bits: int) -> Iterator[tuple[slice, slice]]:
         yield slice(start, stop), slice(_n_bytes(start, bits), _n_bytes(stop, bits))
 
 
-def _wire_format(name: str) -> Precision:
+def wire_format(name: str) -> Precision:
+    """The precision of weights on the wire; QuarlError of one that has no form there."""
     precision = parse_precision(name)
     if precision.legacy_bits is not None or name == "int4":
         raise QuarlError(

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     export = command(export_command, "ppo-CartPole-v1 --precision int8 --to exported/cartpole")
-    export.add_argument("policy", help="an SB3 zip, a policy's folder or name, hub:... (MLPs "
-                                       "of relu or tanh)")
+    export.add_argument("policy", type=named, help="an SB3 zip, a policy's folder or name, hub:... "
+                                                   "(MLPs of relu or tanh)")
     export.add_argument("--precision", default="int8", help="fp32, int8 or int4 (default: int8)")
     export.add_argument("--to", type=place, required=True, metavar="DIR", help="folder to write")
     export.add_argument("--ranges", default="minmax", help="minmax, per_channel, percentile or mse")

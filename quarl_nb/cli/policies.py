@@ -31,7 +31,8 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     evaluate = command(evaluate_command, "ppo-CartPole-v1 --precision int8 --episodes 20")
     quantize = command(quantize_command, "my_sb3_model.zip --bits 8 --env CartPole-v1")
     for reads_policy in (evaluate, quantize):
-        reads_policy.add_argument("policy", help="an SB3 zip, a policy's folder or name, hub:...")
+        reads_policy.add_argument("policy", type=named,
+                                  help="an SB3 zip, a policy's folder or name, hub:...")
         reads_policy.add_argument("--env", type=named, metavar="ID", help="default: what the "
                                   "policy says; one of your own: MODULE:ID")
         reads_policy.add_argument("--vecnormalize", type=place, metavar="FILE",

@@ -19,6 +19,7 @@ from quarl_nb.cli.arguments import (
 from quarl_nb.cli.studies import measure
 from quarl_nb.errors import QuarlError, UnavailableError, check_choice
 from quarl_nb.paths import project_root
+from quarl_nb.writing import folder_to_fill
 
 logger = logging.getLogger(__name__)
 SHOWN = "full"
@@ -77,7 +78,8 @@ def draw_command(options: argparse.Namespace) -> int:
     if options.records and not options.out:
         raise QuarlError("--records needs --out: figures/ shows the suite's own records")
     out = options.out or project_root() / "figures"
-    written = build(store, out, options.profile, options.names, formats)
+    with folder_to_fill(out):  # or it would be told a minute later
+        written = build(store, out, options.profile, options.names, formats)
     if not written:
         others = [name for name in PROFILES if any(store.keys(study, name) for study in STUDIES)]
         there_are = f"; there are some of {', '.join(others)}" if others else ""

@@ -54,13 +54,8 @@ def make_payload(
             (named), int8 sums that may exceed int32, no calibration where it is needed or frames
             that are not uint8, or a network of simulated precision.
     """
-    check_choice("runtime", runtime, RUNTIMES)
     parsed = parse_precision(precision, ranges)
-    if precision not in PRECISIONS[runtime]:
-        raise QuarlError(
-            f"{runtime} does not compute in {precision} on a CPU; "
-            f"allowed: {'; '.join(_precisions_by_runtime(runtime))}"
-        )
+    check_computes(runtime, precision)
     check_without_hooks(net)
     if runtime == "torch":
         model, tensors = describe(net, precision)
@@ -68,6 +63,16 @@ def make_payload(
         graph = _graph(net, parsed, calibration)
         model, tensors = graph.model(obs_dtype(net)), graph.tensors
     return Payload(runtime, precision, net.spec.obs_shape, obs_dtype(net), model, tensors)
+
+
+def check_computes(runtime: str, precision: str) -> None:
+    """QuarlError of a precision that the runtime does not compute in."""
+    check_choice("runtime", runtime, RUNTIMES)
+    if precision not in PRECISIONS[runtime]:
+        raise QuarlError(
+            f"{runtime} does not compute in {precision} on a CPU; "
+            f"allowed: {'; '.join(_precisions_by_runtime(runtime))}"
+        )
 
 
 def _precisions_by_runtime(runtime: str) -> list[str]:

@@ -145,7 +145,7 @@ def dequantize(q: Tensor, qparams: QParams) -> Tensor:
 
 
 def fake_quantize(x: Tensor, qparams: QParams) -> Tensor:
-    """`dequantize(quantize(x))` of a float32 tensor, in PyTorch's differentiable operator.
+    """`dequantize(quantize(x))` in the type of `x`, by PyTorch's differentiable operator.
 
     Gradient: straight through where `x` rounds to a level, zero where it is clipped
     (Bengio et al. 2013, arXiv 1308.3432, with the clipping of Jacob et al. 2018, section 3).
@@ -157,10 +157,10 @@ def fake_quantize(x: Tensor, qparams: QParams) -> Tensor:
     # step beyond the last level is clipped all the same and keeps the gradient.
     scale = _per_channel(qparams.scale, x.ndim, qparams.axis)
     zero_point = _per_channel(qparams.zero_point, x.ndim, qparams.axis)
-    x = x.clamp((lo - 1 - zero_point) * scale, (hi + 1 - zero_point) * scale)
+    clamped = x.clamp((lo - 1 - zero_point) * scale, (hi + 1 - zero_point) * scale)
     return torch.fake_quantize_per_channel_affine(
-        x, qparams.scale, qparams.zero_point, qparams.axis, lo, hi
-    )
+        clamped, qparams.scale, qparams.zero_point, qparams.axis, lo, hi
+    ).to(x.dtype)
 
 
 def round_to_levels(

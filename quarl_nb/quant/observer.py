@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from numbers import Real
 from typing import Any
 
 import torch
@@ -225,9 +226,9 @@ class PercentileObserver(SamplingObserver):
 
     def __init__(self, *args: Any, percentile: float = DEFAULT_PERCENTILE, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        if not 50.0 < percentile <= 100.0:
+        if not isinstance(percentile, Real) or not 50.0 < percentile <= 100.0:
             raise QuarlError(f"percentile {percentile!r} is out of range; allowed: 50 to 100")
-        self.percentile = percentile
+        self.percentile: float = percentile
 
     def _range(self) -> tuple[Tensor, Tensor]:
         return percentile_range(self._sample(), self.percentile)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
-from quarl_nb.errors import QuarlError, check_choice
+from quarl_nb.errors import QuarlError, check_choice, is_whole
 from quarl_nb.quant.affine import MAX_BITS, MIN_BITS, check_bits
 from quarl_nb.quant.observer import OBSERVERS
 
@@ -44,8 +44,8 @@ class PerGroup:
     size: int
 
     def __post_init__(self) -> None:
-        if self.size < 1:
-            raise QuarlError(f"group size {self.size} is not positive; allowed: 1, 2, ...")
+        if not is_whole(self.size) or self.size < 1:
+            raise QuarlError(f"group size {self.size!r} is not positive; allowed: 1, 2, ...")
 
     def n_scales(self, shape: Sequence[int]) -> int:
         return shape[0] * math.ceil(math.prod(shape[1:]) / self.size)

@@ -14,6 +14,7 @@ from stable_baselines3.common.vec_env import (
     VecMonitor,
     VecTransposeImage,
 )
+from torch import nn
 
 from quarl_nb.actorq import ActorQ
 from quarl_nb.actorq.actor import Actor
@@ -30,6 +31,42 @@ def fails(match, model, env=None, engine="serial", steps=400, **options):
     with pytest.raises(QuarlError, match=match) as error:
         ActorQ(model, env, engine, n_actors=1, **options).learn(steps, progress_bar=False)
     assert "\n" not in str(error.value)
+
+
+class Mish(DQN):
+    """A DQN of an activation that no policy of ours has."""
+
+    def __init__(self, *args, **options):
+        super().__init__(*args, policy_kwargs=dict(activation_fn=nn.Mish, net_arch=[8]), **options)
+
+
+@pytest.mark.parametrize(("algorithm", "options", "match"), [
+    (Mish, {}, "activation .*Mish"),
+    (DQN, dict(precision="fp16"), "onnxruntime does not compute in fp16"),
+    (DQN, dict(communication="int4"), "no wire format for int4"),
+    (DQN, dict(env="Acrobot-v1"), r"shape \[4\], 'Acrobot-v1' gives \[6\]"),
+    (DQN, dict(env="CartPol-v1"), "did you mean 'CartPole-v1'"),
+])  # fmt: skip
+def test_what_actors_cannot_run_is_told_before_the_algorithm_begins_anew(algorithm, options, match):
+    model = algorithm("MlpPolicy", "CartPole-v1", learning_starts=20, buffer_size=500, seed=0)
+    model.learn(40)
+    before = model.num_timesteps, model._episode_num, model.exploration_rate
+    with pytest.raises(QuarlError, match=match):
+        ActorQ(model, **{"engine": "serial", **options})
+    assert (model.num_timesteps, model._episode_num, model.exploration_rate) == before
+
+
+def test_a_run_is_not_begun_within_a_run(small_dqn):
+    actorq = ActorQ(small_dqn(), engine="serial", n_actors=1)
+    refused = []
+
+    def again(result):
+        with pytest.raises(QuarlError, match="this ActorQ is learning: it cannot begin another"):
+            actorq.learn(50, progress_bar=False)
+        refused.append(result.steps)
+
+    assert actorq.learn(100, progress_bar=False, on_message=again).steps >= 100 and refused
+    assert actorq.learn(50, progress_bar=False).steps >= 50  # afterwards it may
 
 
 def scaled_cartpole(limit=15):

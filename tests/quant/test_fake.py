@@ -1,13 +1,23 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
 
 from quarl_nb.errors import QuarlError
-from quarl_nb.quant import FakeQuantize, PerChannel, PerGroup, QConfig, affine_qparams
+from quarl_nb.quant import (
+    FakeQuantize,
+    PerChannel,
+    PerGroup,
+    PerTensor,
+    QConfig,
+    affine_qparams,
+)
 from quarl_nb.quant.affine import fake_quantize
 from quarl_nb.quant.fake import from_groups, to_groups
+from quarl_nb.quant.qconfig import Granularity
 
 
 def normal(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -69,6 +79,22 @@ def test_gradient_is_straight_through_inside_and_zero_outside(granularity: objec
     upstream = torch.tensor([[1.0, 2.0, 3.0, 4.0, 5.0]])
     quantizer(x).backward(upstream)
     assert x.grad is not None and x.grad.tolist() == [[0, 2, 3, 4, 0]]
+
+
+@pytest.mark.parametrize("granularity", [PerTensor(), PerChannel(), PerGroup(3)])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_what_comes_out_has_the_type_of_what_went_in(
+    granularity: Granularity, dtype: torch.dtype
+) -> None:
+    x = torch.tensor([[-1.0, 0.5, 0.25, 1.0]], dtype=dtype)
+    quantized = FakeQuantize(QConfig(8, granularity=granularity))(x)
+    assert quantized.dtype == dtype and torch.allclose(quantized, x, atol=0.01)
+
+
+@pytest.mark.parametrize("size", [0, 2.5, "a", True])
+def test_a_group_is_of_a_whole_number(size: Any) -> None:
+    with pytest.raises(QuarlError, match=f"group size {size!r} is not positive; allowed: 1, 2"):
+        PerGroup(size)
 
 
 def test_training_through_it_learns() -> None:

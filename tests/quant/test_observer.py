@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -73,6 +75,12 @@ def test_a_percentile_of_nearly_50_keeps_the_middle() -> None:
     observer = PercentileObserver(8, percentile=50.000000001)
     observer(torch.tensor([3.0, 1.0, 4.0, 2.0]))
     assert ends(observer) == [2.0, 3.0]
+
+
+@pytest.mark.parametrize("percentile", ["a", 50.0, 100.1, None])
+def test_what_is_no_percentile_is_told(percentile: Any) -> None:
+    with pytest.raises(QuarlError, match=f"percentile {percentile!r} is out of range"):
+        PercentileObserver(8, percentile=percentile)
 
 
 def test_percentile_ignores_an_outlier() -> None:

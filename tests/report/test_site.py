@@ -80,7 +80,9 @@ def test_site_twice_gives_the_same_bytes(store: ResultStore, tmp_path: Path) -> 
     assert keys <= set(source["records"]) and source["git_commits"] == ["0" * 40]
 
 
-def test_one_draws_what_is_named_of_ones_own_records_for_a_paper(store, tmp_path, capsys) -> None:
+def test_one_draws_what_is_named_of_ones_own_records_for_a_paper(
+    store, tmp_path, capsys, monkeypatch
+) -> None:
     draw = ["draw", "--records", str(store.root), "--profile", "quick"]
     named = [*draw, "table4_ptq", "sweet_spot", "--formats", "pdf"]
     for folder in ("one", "two"):
@@ -110,6 +112,10 @@ def test_one_draws_what_is_named_of_ones_own_records_for_a_paper(store, tmp_path
     assert capsys.readouterr().err.endswith(told)
     assert main(draw) == 2
     assert capsys.readouterr().err.startswith("error: --records needs --out: figures/ shows")
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(site, "load_frames", lambda *_: pytest.fail("records were read"))
+    assert main([*draw, "--out", str(tmp_path / "file")]) == 2
+    assert capsys.readouterr().err.startswith(f"error: cannot write to '{tmp_path / 'file'}'")
 
 
 def test_a_wrong_name_is_told_before_any_record_is_read(store, tmp_path, monkeypatch) -> None:
