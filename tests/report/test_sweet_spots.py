@@ -176,6 +176,15 @@ def test_a_width_that_was_not_measured_may_be_the_sweet_spot(records, rule) -> N
     assert rule(noise.assign(returns=unsure)[swept]).verdict == "inconclusive"
 
 
+def test_a_policy_that_no_narrower_width_keeps_denies_nothing(records) -> None:
+    policies = {f"ppo-{name}-v0": ("ppo", f"{name}-v0", 100.0) for name in "XYZ"}
+    sound = records(lambda *_: 0.0, WIDTHS, policies)
+    assert sweet_spot_rules.fewer_bits_beat_more(sound).verdict == "not reproduced"
+    broken = records(lambda policy, *_: 0.5 * (policy == "ppo-X-v0"), WIDTHS, policies)
+    found = sweet_spot_rules.fewer_bits_beat_more(broken)
+    assert found.verdict == "inconclusive" and found.measured.endswith("(only 2 policies)")
+
+
 def test_noise_seldom_passes_for_a_sweet_spot(records) -> None:
     policies = {"ppo-X-v0": ("ppo", "X-v0", 100.0), "a2c-X-v0": ("a2c", "X-v0", 100.0)}
     hits = sum(

@@ -100,11 +100,12 @@ def _spots(widths: Widths) -> tuple[set[int], set[int]]:
 
 
 def _exists(policies: list[Widths], against_wider: bool, min_policies: int) -> Finding:
-    found, highest = [], []
+    found, highest, missing = [], [], []
     for widths in policies:
         labels, best = _comparisons(widths, against_wider)
         if not labels:
             continue
+        missing.append(SWEEP.difference(widths.bits))
         scale = abs(widths.reference.mean())
         at = best.best(MARGIN * scale)
         gain = Interval(float(best.gain[at]), float(best.low[at]), float(best.high[at]))
@@ -121,7 +122,6 @@ def _exists(policies: list[Widths], against_wider: bool, min_policies: int) -> F
     first = int(np.lexsort((-relative, adjusted, ~certain, ~spots))[0])
     policy, label, interval, *_ = found[first]
     fewest = min(len(widths.reference) for widths in policies)
-    missing = [SWEEP.difference(widths.bits) for widths in policies]
     swept = sum(not bits for bits in missing)
     verdict: Verdict = "inconclusive" if fewest < MIN_EPISODES \
         else decided(spots.any(), swept >= min_policies and max(highest) < MARGIN)
