@@ -167,7 +167,7 @@ class ActorQ:
         tensors = {name: tensor.cpu() for name, tensor in state.items()}
         spec = policy_from_model(self.algorithm, tensors=tensors).spec
         if env_id is not None:
-            env = self.make_env()
+            env = self.make_env()  # or an actor would report that it is unknown
             try:
                 check_spaces(spec, env.observation_space, env.action_space, f"'{env_id}'")
             finally:

@@ -44,11 +44,10 @@ def env_factory(
     """What makes an actor's environment: `env`, or one like the algorithm's own if it is None.
 
     Raises:
-        QuarlError: unknown, cannot be built anew, or no function.
+        QuarlError: cannot be built anew, or no function. (An unknown name is told when it is made.)
     """
     make = env
     if isinstance(env, str):
-        make_env(env).close()  # an unknown name is to be reported here, not by an actor
         make = partial(make_env, env)
         if env in gym.registry and not is_atari(env):
             # The script that registered it may not run where actors do.
