@@ -21,6 +21,8 @@ VERDICTS = ("reproduced", "not reproduced", "inconclusive", "not measured")
 MEASURED_CHARACTERS = 220
 COUNTED = ("The counts are of sentences, not of independent measurements: one measurement may "
            "decide several sentences.")  # fmt: skip
+ABBREVIATIONS = ("PTQ is post-training quantization, QAT quantization-aware training, ORT ONNX "
+                 "Runtime.")  # fmt: skip
 # What claims are about and the notebooks that show it, by the study whose records decide.
 TOPICS = {
     "ptq": "Post-training quantization (01, 02, 04)",
@@ -54,7 +56,8 @@ def scoreboard(found: pd.DataFrame) -> str:
              shorten(row["measured"], MEASURED_CHARACTERS, placeholder=" ...")]
             for _, row in found.iterrows()
             if ", abstract" in row["source"] + row["also"]]  # fmt: skip
-    lines += ["", COUNTED, "", "What the abstracts claim, in these words or others:", ""]
+    lines += ["", f"{COUNTED} {ABBREVIATIONS}", "",
+              "What the abstracts claim, in these words or others:", ""]  # fmt: skip
     lines += _table(["claim", "source", "verdict", "measured"], told)
     return _page(lines)
 
@@ -68,7 +71,7 @@ def claims_page(found: pd.DataFrame) -> str:
     lines = ["# Every claim of the papers, and whether it holds", "",
              "Intervals are of 95 % where no other level is told; [how to read them]"
              "(../../docs/method.md). Sentences are quoted; what is said of one in brackets "
-             "after its source is ours."]  # fmt: skip
+             f"after its source is ours. {ABBREVIATIONS} TOST: two one-sided tests."]  # fmt: skip
     for topic, rows in found.groupby(found["study"].map(TOPICS), sort=False):
         cells = [[f"“{without_tex(row['sentence'])}”", named_source(row["source"]),
                   f"**{row['verdict']}**", row["measured"], row["decision"]]

@@ -89,8 +89,9 @@ def _stack(ax: Axes, rows: pd.DataFrame) -> None:
                   rotation_mode="anchor")  # fmt: skip
     ax.set_ylim(0, 1.1 * bottom.max())
     for period, group in pd.Series(at).groupby(rows["pull_period"].to_numpy()):
-        ax.annotate(f"pull every {period}", (group.mean(), 1), xycoords=("data", "axes fraction"),
-                    xytext=(0, 2), textcoords="offset points", ha="center", fontsize=6, color=GREY)
+        ax.annotate(f"pull every {period} steps", (group.mean(), 1), (0, 2), ha="center",
+                    xycoords=("data", "axes fraction"), textcoords="offset points", fontsize=6,
+                    color=GREY)
 
 
 def speedup_map(records: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:

@@ -82,7 +82,8 @@ def _draw_success(
     for i, method in enumerate(methods):
         ours = rows[(rows["method"] == method) & (rows["precision"] != "fp32")]
         shift = 0.12 * (i - (len(methods) - 1) / 2)
-        at = ours["precision"].map(precisions.index).astype(float) + shift
+        alone = ours["precision"].map(rows.groupby("precision")["method"].nunique()) == 1
+        at = ours["precision"].map(precisions.index) + np.where(alone, 0, shift)
         ax.errorbar(at, ours["success"], yerr=_reach(ours), color=CYCLE[i], marker=MARKERS[i],
                     elinewidth=0.8, ls="", label=METHODS[method])
         widths = ours["precision"].str.startswith("affine")
@@ -178,5 +179,6 @@ def _point_legend(points: pd.DataFrame) -> list[Line2D | Patch]:
     colors = [Patch(color=color, label=f"{name} kernel") for name, color in KERNEL_COLORS.items()
               if name in set(points["kernel"])]  # fmt: skip
     open_ = Line2D([], [], color=GREY, marker="o", mfc="white", ls="", label="published")
-    width = Line2D([], [], color=BLACK, marker="$8$", ms=3.5, mew=0, ls="", label="bits of weights")
+    width = Line2D([], [], color=BLACK, marker="$8$", ms=3.5, mew=0, ls="",
+                   label="bits, best first")
     return [*shapes, *colors, open_, width]

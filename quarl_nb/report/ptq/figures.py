@@ -142,7 +142,8 @@ def ptq_loss(records: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
                         marker=MARKERS[i], color=CYCLE[i], elinewidth=0.8, label=name)
         _policy_axis(ax, policies)
         loss_axis(ax, "x")
-        ax.set_xlabel("relative loss of mean return against fp32 (right is worse)")
+        ax.set_xlabel("relative loss of mean return against fp32 (right is worse; log beyond "
+                      f"±{MARGIN:.0%})")
         common_legend(fig, [ax])
     return fig, losses.drop(columns="keys")
 
@@ -179,7 +180,7 @@ def ranges_rescue(records: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
             ax.xaxis.set_major_locator(MaxNLocator(integer=True))
             ax.set_xlim(1.5, max(8, losses.loc[losses["policy"] == policy, "bits"].max()) + 0.5)
         fig.supxlabel("bits of the weights (uniform affine)", fontsize=7)
-        fig.supylabel("relative loss of mean return", fontsize=7)
+        fig.supylabel(f"relative loss of mean return (log beyond ±{MARGIN:.0%})", fontsize=7)
         common_legend(fig, axes)
     return fig, losses.drop(columns="keys")
 

@@ -37,8 +37,8 @@ from quarl_nb.report.style import (
 EXPLORED_BITS = (2, 4, 6, 8)
 COLUMNS = 4
 SPREADS = {
-    "entropy": "entropy of the actions (nats)",
-    "action_variance": "variance of the actions\nbetween observations",
+    "entropy": "entropy (nats)",
+    "action_variance": "variance",
 }  # of `studies.watched.spread_of_actions`
 
 
@@ -218,6 +218,7 @@ def noise_text(tidy: pd.DataFrame) -> str:
     if not len(known):
         return "No policy has three seeds both of quantization and of noise of its size."
     more, less = int((known["low"] > 0).sum()), int((known["high"] < 0).sum())
-    return (f"Quantization spreads the actions surely more than noise of its size in {more} and "
-            f"surely less in {less} of {len(known)} comparisons (policies times bits), each at "
-            "95 %; in the others noise alone may explain what quantization does.")  # fmt: skip
+    return (f"Quantization spreads the actions certainly more than noise of its size in {more} and "
+            f"certainly less in {less} of {len(known)} comparisons (policies times bits), each "
+            f"tested alone at 95 % (about {0.05 * len(known):.1f} would be by chance); in the "
+            "others noise alone may explain what quantization does.")  # fmt: skip
