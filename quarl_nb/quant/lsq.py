@@ -66,10 +66,10 @@ class LearnedStep(TrainingQuantizer):
     """A quantizer per tensor whose step is a parameter.
 
     Until `start` it observes; then the step begins at 2 mean|x| / sqrt(high) (section 2.1), of the
-    weight as it is then, or of an activation's batches, of which a moving average is kept. Levels
-    are signed, -2^(b-1)..2^(b-1)-1, or 0..2^b-1 where nothing negative was observed. The step's
-    gradient is scaled by 1 / sqrt(N high), N values in a weight or features in an activation
-    (section 2.2).
+    weight in the last training batch, or of an activation's batches, of which a moving average is
+    kept. Levels are signed, -2^(b-1)..2^(b-1)-1, or 0..2^b-1 where nothing negative was observed.
+    The step's gradient is scaled by 1 / sqrt(N high), N values in a weight or features in an
+    activation (section 2.2).
 
     Args:
         batched: an activation [batch, ...]; else a weight.

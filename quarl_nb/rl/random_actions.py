@@ -35,22 +35,28 @@ class RandomActions:
     Every episode has a generator of its own, so that policies that differ meet the same draws
     (common random numbers), whatever other episodes run beside it.
 
+    Args:
+        apart: draw by other numbers than gymnasium's `np_random` of the same seed, from which an
+            environment draws where it begins. (ALE's emulators have generators of their own.)
+
     Raises:
         QuarlError: a share outside of 0..1, or actions that are not discrete.
     """
 
-    def __init__(self, space: gym.Space, n_envs: int, share: float) -> None:
+    def __init__(
+        self, space: gym.Space, n_envs: int, share: float, apart: bool = False
+    ) -> None:
         if not 0 <= share <= 1:
             raise QuarlError(f"random_actions is a share, from 0 to 1, not {share}")
         if share and not isinstance(space, gym.spaces.Discrete):
             raise QuarlError(f"random_actions needs discrete actions, not {space}")
-        self.space, self.share = space, share
+        self.space, self.share, self.apart = space, share, apart
         self.generators = [np.random.default_rng(0)] * n_envs
 
     def begin(self, slots: Iterable[int], seeds: Iterable[int]) -> None:
         """An episode begins in each of these environments, with the seed beside it."""
         for slot, seed in zip(slots, seeds, strict=True):
-            self.generators[slot] = np.random.default_rng(seed)
+            self.generators[slot] = np.random.default_rng((seed, 1) if self.apart else seed)
 
     def replace(self, actions: np.ndarray) -> np.ndarray:
         """`actions` ``[n_envs]``, some of them drawn."""

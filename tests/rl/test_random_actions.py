@@ -86,6 +86,15 @@ def test_the_share_is_the_share_of_steps_that_are_drawn():
     assert 900 < sum(changed) < 1100
 
 
+def test_what_is_drawn_does_not_follow_from_the_chance_of_the_environment():
+    """CartPole begins where gymnasium's generator of the episode's seed says: with the same numbers
+    the first action would be random in the fifth of episodes that begin lowest, and in no other."""
+    firsts = [played(0.2, 1, [seed])[0] // 10 % 10 for seed in range(300)]
+    drawn = [seed for seed, first in enumerate(firsts) if first != 2]  # a quarter draw 2 again
+    lowest = [seed for seed in drawn if gym.utils.seeding.np_random(seed)[0].random() < 0.2]
+    assert 25 < len(drawn) < 65 and len(lowest) < len(drawn) / 2  # 45 and 9 expected
+
+
 @pytest.mark.parametrize("share", [-0.1, 1.1, float("nan")])
 def test_a_share_is_from_zero_to_one(share):
     with pytest.raises(QuarlError, match="from 0 to 1"):
