@@ -116,9 +116,8 @@ def evaluate(
     env = make_vec(env_id, n_envs, make=factory_for(policy, env_id, make))
     try:
         check_acting(policy, env, env_id)
-        chance = RandomActions(
-            env.single_action_space, n_envs, random_actions, apart=not is_atari(env_id)
-        )
+        apart = random_actions > 0 and not is_atari(env_id)
+        chance = RandomActions(env.single_action_space, n_envs, random_actions, apart)
         returns, lengths = _run_episodes(policy, env, env_id, seeds, chance)
     finally:
         close(env)
