@@ -141,13 +141,14 @@ def test_a_cut_ends_with_its_step_in_a_buffer_that_keeps_no_timeouts(counter):
     assert model.replay_buffer._get_samples(np.array([1])).dones.item() == 1
 
 
-def test_n_step_returns_end_where_an_actor_was_started_again(three_step_dqn):
+@pytest.mark.parametrize("actor", [0, 1])
+def test_n_step_returns_end_where_an_actor_was_started_again(three_step_dqn, actor):
     learner = Learner(three_step_dqn, Settings(), 10)
-    learner.insert(steps(0, [1.0, 1.0]))
-    learner.cut(1)  # another's death cuts nothing
-    learner.insert(steps(0, [4.0]))
-    learner.cut(0)
-    learner.insert(steps(0, [100.0, 100.0]))
+    learner.insert(steps(actor, [1.0, 1.0]))
+    learner.cut(1 - actor)  # another's death cuts nothing
+    learner.insert(steps(actor, [4.0]))
+    learner.cut(actor)
+    learner.insert(steps(actor, [100.0, 100.0]))
     sample = three_step_dqn.replay_buffer._get_samples(np.array([0, 1, 2]))
     assert sample.rewards[:, 0].tolist() == [1 + 1 / 2 + 4 / 4, 1 + 4 / 2, 4]
     assert sample.dones[:, 0].tolist() == [0, 0, 0]
@@ -171,6 +172,21 @@ def test_n_step_returns_end_where_sb3_goes_on_by_itself(three_step_dqn):
     sample = three_step_dqn.replay_buffer._get_samples(np.array([0, 1]))
     assert sample.rewards[:, 0].tolist() == [1 + 2 / 2, 2]
     assert sample.dones[:, 0].tolist() == [0, 0]
+
+
+def test_actors_act_at_random_until_the_warm_up_is_complete(counter):
+    model = DQN("MlpPolicy", counter(), learning_starts=3, buffer_size=10, device="cpu")
+    learner = Learner(model, Settings(), 10)
+    learner.insert(steps(0, [1.0, 1.0]))
+    assert learner.orders.random
+    learner.insert(steps(0, [1.0]))  # as in SB3: random while there are fewer steps
+    assert not learner.orders.random
+
+
+def test_schedules_stay_at_their_end_where_a_message_reaches_beyond_the_run(counter):
+    model = DQN("MlpPolicy", counter(), buffer_size=10, device="cpu")
+    Learner(model, Settings(), 4).insert(steps(0, [1.0] * 6))
+    assert model.num_timesteps == 6 and model._current_progress_remaining == 0
 
 
 def test_schedules_and_exploration_follow_the_whole_runs_steps(small_dqn):

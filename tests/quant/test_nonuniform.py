@@ -80,3 +80,10 @@ def test_stochastic_rounding_is_a_neighbour_and_right_on_average():
     assert torch.equal(draws, fake_quantize(draws, qparams))  # on the levels
     # The largest deviation of 50 means of 2000 draws: under 5 standard errors.
     assert ((draws.mean(0) - x).abs() < 5 * qparams.scale / 2 / 2000**0.5).all()
+
+
+def test_noise_is_as_large_as_the_root_mean_square_of_errors_that_differ():
+    x, quantized = torch.zeros(10_000), torch.zeros(10_000)
+    quantized[::4] = 1.0  # rms 1/2, mean magnitude 1/4
+    noise = noise_like_error(x, quantized, torch.Generator().manual_seed(3))
+    assert noise.std().item() == pytest.approx(0.5, rel=0.03)

@@ -301,3 +301,10 @@ def test_policies_that_lose_less_are_counted_corrected_for_all_of_them(records) 
         pytest.fail("no loss in between")
     found = rules.hardness_differs(frame, ["affine4"])
     assert f"{corrected} less, in affine4" in found.measured
+
+
+def test_a_policy_that_loses_at_one_of_its_widths_alone_does_not_fail(records) -> None:
+    frame = records(lambda _, precision, __: 0.5 if precision == "affine6" else 0.05,
+                    ("affine6", "affine8"))  # fmt: skip
+    found = rules.no_loss(frame, ["affine6", "affine8"])
+    assert found.verdict == "inconclusive" and ", 0 lose more than 5 %" in found.measured

@@ -96,3 +96,14 @@ def test_intervals_of_gains_hold_the_truth_in_95_of_100(n):
         interval = SeedGains.of(generator.normal(70, 20, n), base, base).interval()
         held += interval.low <= -0.3 <= interval.high
     assert held / 2000 == pytest.approx(0.95, abs=0.02)  # standard deviation 0.5 %
+
+
+def test_values_that_are_the_bound_but_for_rounding_are_not_above_it():
+    assert seeds.p_above([0.1 + 0.2] * 3, 0.3) == 1.0  # 0.30000000000000004
+    assert seeds.p_above([0.3] * 3, 0.2) == 1 / 8
+
+
+def test_of_seeds_whose_float32_may_earn_nothing_every_ratio_is_possible():
+    # The mean of base, 1, has the variance 1/4 / 3; t^2 = 18.5 times that is above 1.
+    found = SeedGains(np.array([0.1, 0.2, 0.3]), np.array([0.5, 1.0, 1.5])).interval()
+    assert (found.low, found.high) == (-np.inf, np.inf)

@@ -467,3 +467,32 @@ def test_a_gain_that_is_always_the_same_widens_no_other_bounds() -> None:
     found = compare.best_of_many(reference, treatments, signs)
     assert found.low == pytest.approx([0.3, -0.3, 5 - 2.4 / 0.28**0.5])  # the last as alone
     assert found.high == pytest.approx([0.3, -0.3, 5 + 2.4 / 0.28**0.5])
+
+
+def test_flips_that_tie_but_for_rounding_count_in_best_of_many() -> None:
+    """0.1 + 0.2 - 0.3 is 6e-17: of eight flips five are at least as high, two of them 0."""
+    signs = pvalues.sign_vectors(3, np.random.default_rng(0))
+    found = compare.best_of_many(np.zeros(3), np.array([[0.1, 0.2, -0.3]]), signs)
+    assert found.p_values.tolist() == [5 / 8]
+
+
+def test_a_gain_of_just_the_least_counts() -> None:
+    values = {"gain": [5.0, 8.0], "low": [4.0, 5.0], "high": [6.0, 11.0],
+              "p_values": [0.001, 0.02]}  # fmt: skip
+    found = compare.BestOfMany(**{name: np.array(value) for name, value in values.items()})
+    assert found.best(5.0) == 0
+
+
+def test_orders_that_tie_but_for_rounding_count_in_a_permutation_test() -> None:
+    # Of 20 choices of three, 8 have one of each value (mean 0.2), 6 a higher mean: 14 of 20.
+    x = np.array([0.1, 0.2, 0.3])
+    p = pvalues.permutation_p(x, x, np.random.default_rng(0), 20_000)
+    assert p == pytest.approx(14 / 20, abs=0.02)
+
+
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")  # a quantile beside infinity
+def test_redraws_that_are_infinite_do_not_take_the_reach_of_few_values() -> None:
+    draws = np.array([-1.0, 1.0] * 2000 + [np.inf])
+    found = stats.expanded_interval(0.0, draws, 3)
+    # t of 2 degrees, 4.302653, times sqrt(3 / 2) deviations of 1.
+    assert found.low == pytest.approx(-4.302653 * 1.5**0.5, rel=1e-5)
